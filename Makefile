@@ -1,0 +1,43 @@
+# Few verbs. Everything runs in .venv, which `make install` builds from pinned and hashed requirements.
+.PHONY: install demo up check test bench soak openapi migrate lock clean
+SHELL := /bin/sh
+BIN := .venv/bin
+
+install: .venv/.installed
+
+.venv/.installed: requirements/dev.txt pyproject.toml scripts/install
+	@sh scripts/install
+	@touch $@
+
+demo: install
+	@$(BIN)/rondo demo
+
+up: install
+	@$(BIN)/rondo up
+
+test: install
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: install
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest tests/test_shape.py tests/test_openapi.py -k "not OverHttp"
+
+bench: install
+	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+openapi: install
+	@$(BIN)/rondo openapi openapi/openapi.json
+
+migrate: install
+	@$(BIN)/rondo migrate
+
+# Resolve the requirements anew; the only verb that changes what is installed.
+lock:
+	uv pip compile --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml --extra dev -o requirements/dev.txt
+	uv pip compile --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml -c requirements/dev.txt -o requirements/base.txt
+
+clean:
+	rm -rf .venv .tools .rondo

@@ -1,0 +1,173 @@
+"""The command line: `rondo up | serve | worker | migrate | openapi | demo`."""
+
+import argparse
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from app import migrations, worker
+from app.auth.tokens import ensure_keys
+from app.demo import play
+from app.infra.crypto import kept_encryption_key
+from app.infra.database import connect
+from app.infra.embedded import EmbeddedServers
+from app.infra.settings import Settings, SettingsError, read_settings
+from app.infra.telemetry import configure_logging, log
+from app.main import create_app, schema
+
+_COMMANDS = {
+    "up": "everything: embedded servers where no URL is set, migrations, API and worker, until Ctrl-C",
+    "serve": "the API alone (DATABASE_URL, REDIS_URL and RONDO_ENCRYPTION_KEYS are set)",
+    "worker": "the worker alone",
+    "migrate": "bring the database up to date",
+    "openapi": "write the OpenAPI document (to the file named, else to stdout)",
+    "demo": "start everything, play a conversation, and go on serving",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="rondo", description="Runs LLM tool-calling agents for any backend.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in _COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if name == "openapi":
+            command.add_argument("file", nargs="?", type=Path)
+    given = parser.parse_args(argv)
+    try:
+        settings = read_settings()
+        configure_logging(settings.log_level, settings.log_format)
+        for unknown in settings.unknown_names:
+            log.warning("unknown_setting", name=unknown)
+        match given.command:
+            case "up":
+                return up(settings)
+            case "serve":
+                return serve(_prepared(settings, migrate=False))
+            case "worker":
+                return worker.run(settings)
+            case "migrate":
+                return migrate(settings)
+            case "openapi":
+                return write_openapi(given.file)
+            case _:
+                return play.main(settings)
+    except SettingsError as error:
+        print(f"rondo: {error}", file=sys.stderr)
+        return 2
+
+
+def up(settings: Settings) -> int:
+    """The API in this process, the worker in a child, the servers as children of this one."""
+    with EmbeddedServers(settings) as servers:
+        settings = with_servers(settings, servers.database_url, servers.redis_url)
+        settings = _prepared(settings, migrate=True)
+        child = start_worker(settings)
+        try:
+            return serve(settings)
+        finally:
+            child.send_signal(signal.SIGTERM)
+            child.wait()
+
+
+def with_servers(settings: Settings, database_url: str, redis_url: str) -> Settings:
+    """The settings with what the embedded default made: the servers' URLs and, if none is set, an encryption key."""
+    keys = settings.encryption_keys or kept_encryption_key(settings.data_dir)
+    return settings.model_copy(update={"database_url": database_url, "redis_url": redis_url, "encryption_keys": keys})
+
+
+def start_worker(settings: Settings) -> subprocess.Popen[bytes]:
+    """`rondo worker` as a child, on the same servers."""
+    environment = worker.environment(settings)
+    return subprocess.Popen([sys.executable, "-m", "app.cli", "worker"], env=environment, start_new_session=True)
+
+
+def _prepared(settings: Settings, *, migrate: bool) -> Settings:
+    """Make sure that schema and keys are there; keys that were made now are printed, this once."""
+    for kind, key in asyncio.run(prepare(settings, migrate=migrate)).items():
+        print(f"{kind} key (shown once): {key}", flush=True)
+    return settings
+
+
+async def prepare(settings: Settings, *, migrate: bool) -> dict[str, str]:
+    if settings.database_url is None:
+        raise SettingsError("DATABASE_URL is needed here")
+    database = await connect(settings.database_url)
+    try:
+        if migrate:
+            await migrations.upgrade(database.engine)
+        elif await migrations.current(database.engine) is None:
+            raise SettingsError("the database is empty: run `rondo migrate` first")
+        return await ensure_keys(database.pool, settings)
+    finally:
+        await database.close()
+
+
+def serve(settings: Settings) -> int:
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
+        timeout_keep_alive=75,
+    )
+    server = Server(config, app)
+    server.run()
+    return 0 if server.started else 1
+
+
+class Server(uvicorn.Server):
+    """Ends the open streams before it waits for connections to end: their clients come back to another process."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._application = app
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets=sockets)  # type: ignore[arg-type]
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            print(f"Rondo listens on http://{self.config.host}:{port}", flush=True)
+
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        process = getattr(self._application.state, "process", None)
+        if process is not None:
+            process.event_log.hub.close_streams()
+        await super().shutdown(sockets=sockets)  # type: ignore[arg-type]
+
+
+def migrate(settings: Settings) -> int:
+    if settings.database_url is None:
+        raise SettingsError("DATABASE_URL is needed here (`rondo up` migrates its own)")
+    asyncio.run(prepare_schema(settings.database_url))
+    return 0
+
+
+async def prepare_schema(database_url: str) -> None:
+    database = await connect(database_url)
+    try:
+        await migrations.upgrade(database.engine)
+    finally:
+        await database.close()
+
+
+def write_openapi(file: Path | None) -> int:
+    text = json.dumps(schema(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    if file is None:
+        sys.stdout.write(text)
+    else:
+        file.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Whether the process lives, whether it can work, and its metrics. None of this asks for a key."""
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from redis.exceptions import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import migrations
+from app.infra.telemetry import registry
+from app.web import database, json_response, public
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+@public
+async def alive() -> Response:
+    return json_response({"status": "ok"})
+
+
+@router.get("/readyz", responses={503: {"description": "something is missing; `checks` tells what"}})
+@public
+async def ready(request: Request) -> Response:
+    """Database, Redis and migrations, each `ok` or what is wrong."""
+    checks = {"database": "ok", "redis": "ok", "migrations": "ok"}
+    try:
+        revision = await migrations.current(database(request).engine)
+        if revision != migrations.newest():
+            checks["migrations"] = "not up to date"
+    except (OSError, SQLAlchemyError):
+        checks["database"] = "unreachable"
+    try:
+        await request.app.state.redis.ping()
+    except (OSError, RedisError):
+        checks["redis"] = "unreachable"
+    is_ready = all(value == "ok" for value in checks.values())
+    return json_response({"status": "ok" if is_ready else "unavailable", "checks": checks}, 200 if is_ready else 503)
+
+
+@router.get("/openapi.json", include_in_schema=False)
+@public
+async def openapi_document(request: Request) -> Response:
+    return json_response(request.app.openapi())
+
+
+@router.get("/metrics")
+@public
+async def metrics() -> Response:
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

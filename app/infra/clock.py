@@ -1,0 +1,31 @@
+"""Wall time as the wire shows it."""
+
+from datetime import UTC, datetime
+from time import time
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def rfc3339(moment: datetime) -> str:
+    """UTC with milliseconds: `2026-01-31T12:00:00.000Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+class Stamp:
+    """The present time as RFC 3339, formatted anew once a millisecond: thousands of deltas a second share one text."""
+
+    def __init__(self) -> None:
+        self._millisecond = 0
+        self._text = ""
+
+    def __call__(self) -> str:
+        millisecond = int(time() * 1000)
+        if millisecond != self._millisecond:
+            self._millisecond = millisecond
+            self._text = rfc3339(datetime.fromtimestamp(millisecond / 1000, UTC))
+        return self._text
+
+
+stamp = Stamp()

@@ -1,0 +1,67 @@
+"""PostgreSQL, twice: SQLModel for what people configure, plain asyncpg for what runs write all the time.
+
+A transaction opens and closes at the door (`transaction`), and nobody else commits. The hot statements of a run are each
+one round trip and one transaction of their own.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import orjson
+from asyncpg import Connection as Connection
+from asyncpg import Pool as Pool
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+
+class Database:
+    def __init__(self, engine: AsyncEngine, pool: Pool) -> None:
+        self.engine = engine
+        self.pool = pool
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        """One transaction: committed at the end, rolled back when anything is raised."""
+        async with AsyncSession(self.engine, expire_on_commit=False) as db, db.begin():
+            yield db
+
+    async def close(self) -> None:
+        await self.pool.close()
+        await self.engine.dispose()
+
+
+async def connect(database_url: str, *, pool_size: int = 10) -> Database:
+    """Open both pools. `database_url` is `postgresql://…`; raises what asyncpg raises when nobody answers."""
+    engine = create_async_engine(
+        sqlalchemy_url(database_url), pool_size=5, max_overflow=5, json_serializer=_text, json_deserializer=orjson.loads
+    )
+    pool = await asyncpg.create_pool(plain_url(database_url), min_size=1, max_size=pool_size, init=_prepare)
+    return Database(engine, pool)
+
+
+def plain_url(database_url: str) -> str:
+    """`postgresql+asyncpg://…` and `postgres://…` as asyncpg wants them."""
+    scheme, rest = database_url.split("://", 1)
+    return f"{scheme.split('+')[0]}://{rest}"
+
+
+def sqlalchemy_url(database_url: str) -> str:
+    return "postgresql+asyncpg://" + database_url.split("://", 1)[1]
+
+
+async def driver_connection(db: AsyncSession) -> Connection:
+    """The asyncpg connection of a transaction, for statements of our own within it."""
+    await db.execute(text("SELECT 1"))  # SQLAlchemy begins with its own first statement only
+    raw = await (await db.connection()).get_raw_connection()
+    return raw.driver_connection
+
+
+async def _prepare(connection: Any) -> None:
+    await connection.set_type_codec("jsonb", encoder=_text, decoder=orjson.loads, schema="pg_catalog")
+
+
+def _text(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,39 @@
+"""Logs and metrics. A log line carries the ids of its request, session and run; metrics have no such labels."""
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("rondo")
+
+registry = CollectorRegistry()
+RUNS = Counter("rondo_runs", "Runs ended, by status and finish reason.", ["status", "reason"], registry=registry)
+ACTIVE_RUNS = Gauge("rondo_active_runs", "Runs under way in this process.", registry=registry)
+OPEN_STREAMS = Gauge("rondo_open_streams", "Event streams open in this process.", registry=registry)
+TOOL_CALLS = Counter("rondo_tool_calls", "Tool calls, by outcome.", ["outcome"], registry=registry)
+MODEL_SECONDS = Histogram("rondo_model_seconds", "Seconds of a model call.", registry=registry)
+EVENT_APPENDS = Counter("rondo_event_appends", "Groups of events written to the log.", registry=registry)
+
+
+def configure_logging(level: str, style: str) -> None:
+    """`style`: `json`, `text`, or `auto` (text on a terminal). Logs go to stderr."""
+    readable = style == "text" or (style == "auto" and sys.stderr.isatty())
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if readable:
+        shared.append(structlog.dev.ConsoleRenderer())
+    else:
+        shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    structlog.configure(
+        processors=shared,
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")

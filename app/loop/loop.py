@@ -1,0 +1,266 @@
+"""The loop: ask the model, answer its calls, ask again. It knows no HTTP, SQL or Redis; it is given ports.
+
+It returns an `Outcome` and shows events as it goes, so nobody's disconnect ends it. What an earlier owner of the run has
+stored is taken from the journal instead of being done again; the loop itself is the same either way.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Literal
+
+from app.loop.events import GuardHint, IterationCompleted, IterationStarted, ToolInvoking
+from app.loop.guards import CAP_NOTE, EMPTY_NUDGE, EMPTY_STREAK_HINT, EmptyStreak
+from app.loop.messages import (
+    AnsweredCall,
+    ErrorCode,
+    FinishReason,
+    Message,
+    ModelFailure,
+    Outcome,
+    Reply,
+    RunFinish,
+    RunStatus,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from app.loop.ports import Emit, Journal, ModelRequest, OfferedTool, Provider, Tools
+from app.loop.tool_calls import execute, identified, shown_to_model, skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of a run; contract section 4 tells each. `empty_streak_hint` None is the built-in one."""
+
+    max_iterations: int = 7
+    on_cap: Literal["answer", "stop"] = "answer"
+    empty_streak_after: int = 2
+    empty_streak_hint: str | None = None
+    result_keys: tuple[str, ...] = ("items", "results", "matches", "passages", "data")
+    max_tool_result_chars: int = 16_000
+    parallel_tools: int = 4
+    empty_nudge: bool = True
+    empty_reply: str | None = None
+    max_tokens_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a run is given. `message_id(iteration)` and `call_id(iteration, index)` must always give the same id."""
+
+    model: str
+    messages: tuple[Message, ...]
+    message_id: Callable[[int], str]
+    call_id: Callable[[int, int], str]
+    tools: tuple[OfferedTool, ...] = ()
+    tool_choice: str = "auto"
+    limits: Limits = field(default_factory=Limits)
+
+
+async def run_loop(task: Task, provider: Provider, tools: Tools, journal: Journal, emit: Emit) -> Outcome:
+    """Run until the model has answered, a limit is reached or the model fails. Raises only what the ports raise."""
+    loop = _Loop(task, provider, tools, journal, emit)
+    for iteration in range(1, task.limits.max_iterations + 1):
+        outcome = await loop.iterate(iteration)
+        if outcome is not None:
+            return outcome
+    raise AssertionError("the last iteration always has an outcome")
+
+
+class _Loop:
+    def __init__(self, task: Task, provider: Provider, tools: Tools, journal: Journal, emit: Emit) -> None:
+        self.task, self.limits = task, task.limits
+        self.provider, self.tools, self.journal, self.emit = provider, tools, journal, emit
+        self.messages = list(task.messages)
+        self.streak = EmptyStreak(task.limits.empty_streak_after, task.limits.empty_streak_hint or EMPTY_STREAK_HINT)
+        self.usage = Usage()
+        self.last_text: str | None = None
+        self.asked_for_tools = False
+        self.nudged = False
+
+    async def iterate(self, iteration: int) -> Outcome | None:
+        """One model call and its calls; an outcome when the run ends with it."""
+        started = monotonic()
+        last = iteration == self.limits.max_iterations
+        capped = last and self.limits.on_cap == "answer" and self.asked_for_tools
+        self.emit(IterationStarted(iteration, self.task.model))
+        asked = await self.reply(iteration, capped)
+        if isinstance(asked, ModelFailure):
+            return self.failed(iteration, asked)
+        reply, calls = asked
+        self.usage += reply.usage
+        if reply.text.strip():
+            self.last_text = reply.text
+        ending = self.limit_reached(last) if calls else None
+        if calls:
+            self.asked_for_tools = True
+            await self.answer(iteration, reply, calls, ending)
+        seconds = round(monotonic() - started, 6)
+        self.emit(IterationCompleted(iteration, reply.finish_reason, reply.usage.as_dict(), seconds))
+        if calls:
+            return await self.incomplete(iteration, ending, self.last_text) if ending else None
+        return await self.finish(iteration, reply, last, capped)
+
+    async def reply(self, iteration: int, capped: bool) -> tuple[Reply, tuple[ToolCall, ...]] | ModelFailure:
+        stored = self.journal.stored(iteration)
+        if stored is not None:
+            reply, calls = stored.reply, stored.calls
+        else:
+            asked = await self.provider.ask(self.request(iteration, capped))
+            if isinstance(asked, ModelFailure):
+                await self.journal.failure(iteration, asked)
+                return asked
+            reply = asked
+            calls = tuple(
+                identified(draft, self.task.call_id(iteration, index), self.task.tools)
+                for index, draft in enumerate(reply.calls)
+            )
+            await self.journal.reply(iteration, reply, calls)
+        if calls or reply.text.strip():
+            self.messages.append(Message("assistant", reply.text, calls, native=reply.native, native_model=reply.model))
+        return reply, calls
+
+    def request(self, iteration: int, capped: bool) -> ModelRequest:
+        choice = self.task.tool_choice
+        if choice not in ("auto", "none") and iteration > 1:
+            choice = "auto"
+        messages = tuple(self.messages)
+        if capped:
+            choice, messages = "none", (*messages, Message("user", CAP_NOTE))
+        return ModelRequest(iteration, self.task.message_id(iteration), messages, self.task.tools, choice)
+
+    def limit_reached(self, last: bool) -> RunFinish | None:
+        """Why the calls of this turn are not executed."""
+        budget = self.limits.max_tokens_total
+        if last:
+            return RunFinish.MAX_ITERATIONS
+        return RunFinish.BUDGET if budget is not None and self.usage.total_tokens >= budget else None
+
+    async def answer(self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...], ending: RunFinish | None) -> None:
+        """Every call gets its result, stored as it returns; the model sees them in the order of the calls."""
+        turn = _Turn(self, iteration, reply, calls, ending)
+        answers = await turn.answers()
+        self.messages.extend(Message("tool", answers[call.id].content, tool_call_id=call.id) for call in calls)
+
+    async def finish(self, iteration: int, reply: Reply, last: bool, capped: bool) -> Outcome | None:
+        """The outcome of a reply without calls, or None when it is asked for once more."""
+        text = reply.text if reply.text.strip() else None
+        if capped:
+            return await self.incomplete(iteration, RunFinish.MAX_ITERATIONS, text or self.last_text)
+        if reply.finish_reason is FinishReason.LENGTH:
+            return await self.incomplete(iteration, RunFinish.LENGTH, text)
+        if reply.finish_reason is FinishReason.CONTENT_FILTER:
+            return await self.incomplete(iteration, RunFinish.CONTENT_FILTER, text)
+        if text is not None:
+            return Outcome(RunStatus.COMPLETED, RunFinish.STOP, text, iterations=iteration)
+        if self.limits.empty_nudge and not self.nudged and not last:
+            self.nudged = True
+            self.messages.append(Message("user", EMPTY_NUDGE))
+            return None
+        return await self.incomplete(iteration, RunFinish.EMPTY, None)
+
+    async def incomplete(self, iteration: int, reason: RunFinish, text: str | None) -> Outcome:
+        if text is None and self.limits.empty_reply is not None:
+            text = self.limits.empty_reply
+            await self.journal.say(iteration, text)
+        return Outcome(RunStatus.INCOMPLETE, reason, text, iterations=iteration)
+
+    def failed(self, iteration: int, failure: ModelFailure) -> Outcome:
+        return Outcome(
+            RunStatus.FAILED,
+            RunFinish.ERROR,
+            self.last_text,
+            error_code=failure.code,
+            error_message=failure.message,
+            iterations=iteration,
+        )
+
+
+class _Turn:
+    """The calls of one assistant turn, a few at once."""
+
+    def __init__(
+        self, loop: _Loop, iteration: int, reply: Reply, calls: tuple[ToolCall, ...], ending: RunFinish | None
+    ) -> None:
+        self.loop, self.iteration, self.reply, self.calls, self.ending = loop, iteration, reply, calls, ending
+        self.original = _repeats(calls)
+        self.done: dict[str, AnsweredCall] = {}
+
+    async def answers(self) -> dict[str, AnsweredCall]:
+        stored = self.loop.journal.stored(self.iteration)
+        for call_id, answered in (stored.answers if stored else {}).items():
+            self.done[call_id] = answered
+            if call_id not in self.original:
+                self.loop.streak.judge(answered.result)
+        slots = asyncio.Semaphore(self.loop.limits.parallel_tools)
+        opened = [call for call in self.calls if call.id not in self.done]
+        async with asyncio.TaskGroup() as group:
+            for call in opened:
+                if call.id not in self.original:
+                    group.create_task(self.answer(call, slots))
+        for call in opened:
+            if call.id in self.original:
+                await self.repeat(call)
+        return self.done
+
+    async def answer(self, call: ToolCall, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            self.invoking(call)
+            if self.ending is not None:
+                result = skipped(_SKIPPED[self.ending])
+            else:
+                result = await self.execute(call)
+            await self.store(call, result, self.loop.streak.judge(result))
+
+    async def execute(self, call: ToolCall) -> ToolResult:
+        loop = self.loop
+        cut_off = self.reply.finish_reason is FinishReason.LENGTH and call is self.calls[-1]
+        return await execute(call, loop.task.tools, loop.tools, loop.limits.result_keys, cut_off=cut_off)
+
+    async def repeat(self, call: ToolCall) -> None:
+        """The model sent one call twice: it was executed once, and both get its answer."""
+        self.invoking(call)
+        await self.store(call, self.done[self.original[call.id]].result, None)
+
+    def invoking(self, call: ToolCall) -> None:
+        arguments = call.raw_arguments if call.arguments is None else call.arguments
+        self.loop.emit(ToolInvoking(self.iteration, call.id, call.name, arguments))
+
+    async def store(self, call: ToolCall, result: ToolResult, streak: int | None) -> None:
+        content, truncated = shown_to_model(result.result, self.loop.limits.max_tool_result_chars)
+        if streak is not None:
+            content = f"{content}\n\n{self.loop.streak.text(streak)}"
+        answered = AnsweredCall(call, result, content, truncated, streak)
+        await self.loop.journal.answer(self.iteration, answered)
+        self.done[call.id] = answered
+        if streak is not None:
+            self.loop.emit(GuardHint(self.iteration, call.id, streak))
+
+
+_SKIPPED = {
+    RunFinish.MAX_ITERATIONS: "Not executed: the run has used all its model calls.",
+    RunFinish.BUDGET: "Not executed: the run has used up its token budget.",
+}
+
+
+def _repeats(calls: tuple[ToolCall, ...]) -> dict[str, str]:
+    """Calls that repeat an earlier one of the turn, under the provider's same id, and which one they repeat."""
+    seen: list[ToolCall] = []
+    repeats: dict[str, str] = {}
+    for call in calls:
+        same = (call.provider_id, call.name, call.arguments, call.raw_arguments if call.arguments is None else "")
+        for earlier in seen:
+            raw = earlier.raw_arguments if earlier.arguments is None else ""
+            if call.provider_id and same == (earlier.provider_id, earlier.name, earlier.arguments, raw):
+                repeats[call.id] = earlier.id
+                break
+        else:
+            seen.append(call)
+    return repeats
+
+
+def failed(code: ErrorCode, message: str) -> Outcome:
+    """The outcome of a run that something outside the loop ended."""
+    return Outcome(RunStatus.FAILED, RunFinish.ERROR, error_code=code, error_message=message)

@@ -1,0 +1,123 @@
+"""The application put together: `create_app` makes it, its lifespan opens and closes what it stands on."""
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app import health, openapi
+from app.auth import endpoints as auth
+from app.infra import ids
+from app.infra.errors import RondoError
+from app.infra.settings import Settings
+from app.infra.telemetry import log
+from app.process import Process, open_process
+from app.runs import endpoints as runs
+from app.sessions import endpoints as sessions
+from app.tools import endpoints as tools
+from app.web import on_http_exception, on_invalid_parameters, on_rondo_error, problem
+
+DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
+ROUTERS = (auth.router, sessions.router, tools.router, runs.router, health.router)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The API on these settings (`database_url` and `redis_url` given). Refuses to be made with an unguarded route."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_process(settings) as process:
+            _hand_over(app, process)
+            process.supervisor.start()
+            try:
+                yield
+            finally:
+                await process.drain()
+
+    app = FastAPI(
+        title="Rondo", version="1", description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        openapi_url=None, separate_input_output_schemas=False,
+    )  # fmt: skip
+    routes = checked_routes(ROUTERS)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.openapi = lambda: openapi.document(app, routes)  # type: ignore[method-assign]
+    app.add_exception_handler(RondoError, on_rondo_error)
+    app.add_exception_handler(RequestValidationError, on_invalid_parameters)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+            expose_headers=["Idempotent-Replayed", "Rondo-Run", "Retry-After", "X-Request-Id"],
+        )  # fmt: skip
+    app.add_middleware(RequestLog)
+    return app
+
+
+def _hand_over(app: FastAPI, process: Process) -> None:
+    for name in (
+        "database", "redis", "crypto", "address_guard", "runs", "resolver", "authenticate",
+    ):  # fmt: skip
+        setattr(app.state, name, getattr(process, name))
+    app.state.process = process
+
+
+def checked_routes(routers: Iterable[APIRouter]) -> list[APIRoute]:
+    """All routes. Deny by default: each says which kinds of key may use it, or that it is public."""
+    checked = []
+    for route in (route for router in routers for route in router.routes):
+        if not isinstance(route, APIRoute):
+            raise RuntimeError(f"{route} is no API route, so that nobody knows who may use it")
+        if not openapi.marks(route.dependant, "allowed_kinds") and not getattr(route.endpoint, "is_public", False):
+            raise RuntimeError(f"{route.path} does not say which keys may use it")
+        checked.append(route)
+    return checked
+
+
+class RequestLog:
+    """The outermost layer: an id for every request, a line for every answer, and a bare 500 for what nobody foresaw."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = ids.new("req_")
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        started, status = time.monotonic(), 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("request_failed", method=scope["method"], path=scope["path"])
+            if status:
+                raise
+            response = problem(RondoError(f"Something went wrong here. The request was {request_id}."))
+            await response(scope, receive, send_with_id)
+        finally:
+            milliseconds = round((time.monotonic() - started) * 1000, 1)
+            log.info("request", method=scope["method"], path=scope["path"], status=status, milliseconds=milliseconds)
+
+
+def schema() -> dict[str, Any]:
+    """The OpenAPI document, without a database."""
+    return create_app(Settings()).openapi()

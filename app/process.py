@@ -1,0 +1,109 @@
+"""What a process stands on, API or worker: opened in order, handed down as values, closed in reverse."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from app.auth.tokens import authenticate
+from app.events.hub import Hub
+from app.events.log import EventLog
+from app.infra import redis as redis_client
+from app.infra.crypto import Crypto
+from app.infra.database import Database, connect
+from app.infra.settings import Settings, SettingsError, parse_encryption_keys
+from app.outbound.address_guard import AddressGuard
+from app.outbound.sender import Sender
+from app.providers.catalog import Catalog
+from app.providers.transport import http_client
+from app.runs.resolve import Resolver, scope_of
+from app.runs.runner import Runner
+from app.runs.service import RunService
+from app.runs.supervisor import Supervisor
+from app.tools.toolbox import Toolbox, open_toolbox
+from app.tools.webhook import RunIdentity
+from app.web import Authenticate
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    settings: Settings
+    database: Database
+    redis: Any
+    crypto: Crypto
+    address_guard: AddressGuard
+    event_log: EventLog
+    supervisor: Supervisor
+    runs: RunService
+    resolver: Resolver
+    authenticate: Authenticate
+
+    async def drain(self) -> None:
+        """Stop gracefully: streams are told to come back elsewhere, runs end or are let go."""
+        self.event_log.hub.close_streams()
+        await self.supervisor.drain(self.settings.drain_seconds)
+
+
+@asynccontextmanager
+async def open_process(settings: Settings) -> AsyncIterator[Process]:
+    """Connect and join everything. Raises SettingsError where a setting is missing."""
+    if settings.database_url is None or settings.redis_url is None or settings.encryption_keys is None:
+        raise SettingsError("DATABASE_URL, REDIS_URL and RONDO_ENCRYPTION_KEYS are needed here (`rondo up` makes its own)")
+    async with AsyncExitStack() as stack:
+        database = await connect(settings.database_url)
+        stack.push_async_callback(database.close)
+        redis = redis_client.connect(settings.redis_url)
+        stack.push_async_callback(redis.aclose)
+        hub = Hub(redis)
+        stack.push_async_callback(hub.stop)
+        event_log = EventLog(redis, hub, settings.event_ttl_seconds)
+        event_log.start()
+        stack.push_async_callback(event_log.stop)
+        http = http_client()
+        stack.push_async_callback(http.aclose)
+        guard = AddressGuard(settings.allow_private_webhooks)
+        sender = await stack.enter_async_context(Sender(guard))
+        yield _join(settings, database, redis, event_log, Catalog(http, settings), guard, sender)
+
+
+def _join(
+    settings: Settings,
+    database: Database,
+    redis: Any,
+    event_log: EventLog,
+    catalog: Catalog,
+    guard: AddressGuard,
+    sender: Sender,
+) -> Process:
+    assert settings.encryption_keys is not None
+    pool, crypto = database.pool, Crypto(parse_encryption_keys(settings.encryption_keys))
+
+    async def toolbox_for(run: Any) -> Toolbox:
+        identity = RunIdentity(
+            run_id=run["id"], session_id=run["session_id"], agent_id=run["agent_id"], context=run["request"]["context"],
+            **scope_of(run),
+        )  # fmt: skip
+        return await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
+
+    runner = Runner(pool, event_log, catalog.provider_for, toolbox_for)
+    supervisor = Supervisor(
+        pool,
+        runner,
+        lease_seconds=settings.lease_seconds,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        sweep_seconds=settings.sweep_seconds,
+        max_concurrent_runs=settings.max_concurrent_runs,
+    )
+    runs = RunService(pool, runner, supervisor, event_log, settings.lease_seconds)
+    return Process(
+        settings=settings,
+        database=database,
+        redis=redis,
+        crypto=crypto,
+        address_guard=guard,
+        event_log=event_log,
+        supervisor=supervisor,
+        runs=runs,
+        resolver=Resolver(settings, catalog),
+        authenticate=lambda key: authenticate(pool, key),
+    )

@@ -1,0 +1,186 @@
+"""A model request -> the body of a chat-completions call. Pure.
+
+What one model wrote for itself (its call ids, reasoning, signatures) goes back to that model alone, as it came. Another
+model gets ids and names that every server accepts.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.infra.telemetry import log
+from app.loop.messages import Content, Image, Message, ToolCall
+from app.loop.ports import ModelRequest, OfferedTool
+from app.providers.client import ModelSettings
+
+RESERVED_OPTIONS = frozenset({"stream", "n", "tools", "messages", "tool_choice", "model", "stream_options"})
+"""Model options that would break the loop; the API refuses them."""
+
+OWN_OPTIONS = frozenset({"think_tags", "max_output_tokens", "reasoning_content"})
+"""Options of this client, never sent on under these names.
+
+`think_tags`: true = reasoning stands in `<think>` tags at the start of the content; `"prefilled"` = the opening tag is
+missing, too. `reasoning_content: "always"` = every assistant turn with calls must carry that field, if empty.
+"""
+
+CAPABILITIES: Mapping[str, Mapping[str, Any]] = {
+    "web_search": {"web_search_options": {}},
+    "reasoning": {"reasoning_effort": "medium"},
+}
+"""What a provider can add itself, and the request keys that ask for it; an option of the same name wins."""
+
+_WIRE_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_UNFIT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_OWN_MESSAGE_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+
+
+def request_body(request: ModelRequest, settings: ModelSettings, provider: str, base_url: str) -> dict[str, Any]:
+    """The whole body, streamed and with usage."""
+    full_name = f"{provider}/{settings.model}"
+    always = settings.options.get("reasoning_content") == "always"
+    return {
+        "model": settings.model,
+        "messages": _Conversation(full_name, always_reasoning=always).wire(request.messages),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **_tools(request.tools, request.tool_choice),
+        **_options(settings, base_url, has_tools=bool(request.tools)),
+    }
+
+
+def _options(settings: ModelSettings, base_url: str, *, has_tools: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for capability in settings.capabilities:
+        options.update(CAPABILITIES.get(capability, {}))
+    refused = RESERVED_OPTIONS | OWN_OPTIONS
+    options.update({key: value for key, value in settings.options.items() if key not in refused})
+    limit = settings.options.get("max_output_tokens")
+    if limit is not None:
+        own = urlsplit(base_url).hostname == "api.openai.com"
+        options["max_completion_tokens" if own else "max_tokens"] = limit
+    if not has_tools:
+        options.pop("parallel_tool_calls", None)
+    if settings.response_schema is not None:
+        schema = {"name": "answer", "strict": False, "schema": settings.response_schema}
+        options["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return options
+
+
+def _tools(tools: Sequence[OfferedTool], choice: str) -> dict[str, Any]:
+    """Nothing at all without tools: servers refuse an empty list, and a choice among none."""
+    if not tools:
+        return {}
+    functions = [{"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools]
+    named = {"type": "function", "function": {"name": choice}}
+    return {
+        "tools": [{"type": "function", "function": function} for function in functions],
+        "tool_choice": choice if choice in ("auto", "none", "required") else named,
+    }
+
+
+class _Conversation:
+    """Turns messages into wire form in order, and remembers which id each call got for the result that follows."""
+
+    def __init__(self, full_name: str, *, always_reasoning: bool) -> None:
+        self.full_name = full_name
+        self.always_reasoning = always_reasoning
+        self.wire_ids: dict[str, str] = {}
+
+    def wire(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        # A model that once wrote reasoning_content wants it on each of its turns with calls, be it empty.
+        self.always_reasoning |= any(self._is_own(m) and "reasoning_content" in m.native for m in messages)
+        turned = (self._message(message) for message in messages)
+        return [message for message in turned if message is not None]
+
+    def _is_own(self, message: Message) -> bool:
+        return message.native_model == self.full_name
+
+    def _message(self, message: Message) -> dict[str, Any] | None:
+        match message.role:
+            case "assistant":
+                return self._assistant(message)
+            case "tool":
+                return self._result(message)
+            case _:
+                return {"role": message.role, "content": _content(message.content)}
+
+    def _assistant(self, message: Message) -> dict[str, Any] | None:
+        """None for a turn in which nothing was said: servers refuse it."""
+        text = message.text
+        if not message.tool_calls and not text.strip():
+            return None
+        wire: dict[str, Any] = {}
+        if self._is_own(message):
+            wire.update({key: value for key, value in message.native.items() if key not in _OWN_MESSAGE_KEYS})
+        wire.update(role="assistant", content=text or None)
+        if message.tool_calls:
+            wire["tool_calls"] = self._calls(message)
+            if self.always_reasoning:
+                wire.setdefault("reasoning_content", "")
+        return wire
+
+    def _calls(self, message: Message) -> list[dict[str, Any]]:
+        own = self._is_own(message)
+        used: set[str] = set()
+        calls = []
+        for call in message.tool_calls:
+            wire_id = _unused(call.provider_id if own and call.provider_id else _mapped_id(call.id), used)
+            used.add(wire_id)
+            self.wire_ids[call.id] = wire_id
+            calls.append(_call(call, wire_id, call.native if own else {}))
+        return calls
+
+    def _result(self, message: Message) -> dict[str, Any] | None:
+        wire_id = self.wire_ids.get(message.tool_call_id or "")
+        if wire_id is None:
+            log.warning("tool_result_without_call", call_id=message.tool_call_id)
+            return None
+        return {"role": "tool", "tool_call_id": wire_id, "content": _content(message.content)}
+
+
+def _call(call: ToolCall, wire_id: str, native: Mapping[str, Any]) -> dict[str, Any]:
+    extras = dict(native)
+    inner = extras.pop("function", None)
+    function = {
+        **(inner if isinstance(inner, dict) else {}),
+        "name": wire_name(call.name),
+        "arguments": json.dumps(call.arguments or {}, ensure_ascii=False, separators=(",", ":")),
+    }
+    return {"type": "function", **extras, "id": wire_id, "function": function}
+
+
+def wire_name(name: str) -> str:
+    """The name as every server accepts it; one that the model made up may hold anything."""
+    return _UNFIT_IN_NAME.sub("_", name)[:64] or "unknown"
+
+
+def _mapped_id(call_id: str) -> str:
+    if _WIRE_ID.fullmatch(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode('utf-8', 'replace')).hexdigest()[:32]}"
+
+
+def _unused(wire_id: str, used: set[str]) -> str:
+    """The id, made different where the model gave one id to two calls of this message."""
+    if wire_id not in used:
+        return wire_id
+    number = 2
+    while f"{wire_id}_{number}" in used:
+        number += 1
+    return f"{wire_id}_{number}"
+
+
+def _content(content: Content) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return content
+    return [_part(part) for part in content]
+
+
+def _part(part: str | Image) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    url = part.url if part.url is not None else f"data:{part.media_type or 'image/png'};base64,{part.data or ''}"
+    return {"type": "image_url", "image_url": {"url": url}}

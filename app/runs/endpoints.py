@@ -1,0 +1,186 @@
+"""Runs: starting, following, cancelling, reading."""
+
+from typing import Annotated, Any
+
+import asyncpg
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from app.events.sse import event_stream
+from app.infra.errors import Forbidden, Invalid, NotFound
+from app.providers.scripted import script_of
+from app.runs import repository
+from app.runs.journal import reply_of
+from app.runs.resolve import Resolved, Resolver
+from app.runs.service import RunService
+from app.runs.shapes import CLIENT_FIELDS, RunCreate, RunRead, SessionRunCreate, run_json
+from app.scope import parse_reference
+from app.sessions import repository as sessions
+from app.sessions.endpoints import SessionInPath
+from app.tools import repository as tools
+from app.web import (
+    Caller,
+    Follower,
+    HotDb,
+    Idempotent,
+    Paged,
+    Reader,
+    Service,
+    Starter,
+    body,
+    json_response,
+    listed,
+    pool,
+)
+
+router = APIRouter(prefix="/v1", tags=["runs"])
+
+
+def _service(request: Request) -> RunService:
+    found: RunService = request.app.state.runs
+    return found
+
+
+def _resolver(request: Request) -> Resolver:
+    found: Resolver = request.app.state.resolver
+    return found
+
+
+Runs = Annotated[RunService, Depends(_service)]
+Resolving = Annotated[Resolver, Depends(_resolver)]
+
+
+async def _run(request: Request, run_id: str) -> asyncpg.Record:
+    caller: Caller = request.state.caller
+    row = await repository.find(pool(request), caller.workspace_id, run_id)
+    if not caller.may_see_session(row["session_id"]):
+        raise NotFound()
+    return row
+
+
+RunInPath = Annotated[Any, Depends(_run)]
+"""The run that the path names, if the caller may know of it. Must stand after the caller."""
+
+
+@router.post(
+    "/sessions/{session_id}/runs",
+    response_model=RunRead,
+    responses={202: {"model": RunRead, "description": "`background`: the run as it starts"}},
+)
+async def start_in_session(
+    caller: Starter,
+    session: SessionInPath,
+    wanted: Annotated[SessionRunCreate, body(SessionRunCreate)],
+    once: Idempotent,
+    runs: Runs,
+    resolver: Resolving,
+    hot: HotDb,
+) -> Response:
+    if caller.kind == "client" and not wanted.model_fields_set <= CLIENT_FIELDS:
+        raise Forbidden("A client token may say input, stream, background, on_conflict and metadata only.")
+
+    async def resolve() -> Resolved:
+        return resolver.in_session(session, wanted, await tools.active_names(hot, caller.workspace_id))
+
+    how = wanted.model_dump(include={"stream", "background"}, exclude_none=True)
+    return await _start(runs, resolve, once, {**(session.config or {}), **how})
+
+
+@router.post(
+    "/runs",
+    response_model=RunRead,
+    responses={202: {"model": RunRead, "description": "`background`: the run as it starts"}},
+)
+async def start_alone(
+    caller: Service,
+    wanted: Annotated[RunCreate, body(RunCreate)],
+    once: Idempotent,
+    runs: Runs,
+    resolver: Resolving,
+    hot: HotDb,
+) -> Response:
+    async def resolve() -> Resolved:
+        return resolver.alone(caller.workspace_id, wanted, await tools.active_names(hot, caller.workspace_id))
+
+    return await _start(runs, resolve, once, wanted.model_dump(include={"stream", "background"}))
+
+
+async def _start(runs: RunService, resolve: Any, once: Idempotent, how: dict[str, Any]) -> Response:
+    started = await runs.start(resolve, once.idempotency)
+    headers = {"Idempotent-Replayed": "true"} if started.replayed else {}
+    if how.get("stream"):
+        return event_stream(runs.frames(started.row, 0), {**headers, "Rondo-Run": started.row["id"]})
+    if how.get("background"):
+        return json_response(run_json(started.row), 202, headers)
+    return json_response(run_json(await runs.wait(started.row)), 200, headers)
+
+
+@router.get("/runs")
+async def list_runs(
+    caller: Reader,
+    page: Paged,
+    hot: HotDb,
+    session_id: Annotated[str | None, Query()] = None,
+    agent_id: Annotated[str | None, Query()] = None,
+    status: Annotated[str | None, Query()] = None,
+    tenant: Annotated[str | None, Query()] = None,
+) -> Response:
+    if caller.session_id is not None:
+        if session_id not in (None, caller.session_id):
+            raise NotFound()
+        session_id = caller.session_id
+    elif session_id is not None:
+        await sessions.find(hot, caller.workspace_id, session_id)
+    try:
+        reference = None if tenant is None else parse_reference(tenant)
+    except ValueError:
+        raise Invalid(errors=[(("query", "tenant"), "TYPE:ID is expected")]) from None
+    filters = {"session_id": session_id, "agent_id": agent_id, "status": status}
+    rows, cursor = page.cut(
+        await repository.list_runs(hot, caller.workspace_id, page, filters, reference), lambda row: row["id"]
+    )
+    return listed([run_json(row) for row in rows], cursor)
+
+
+@router.get("/runs/{run_id}", response_model=RunRead)
+async def get_run(caller: Reader, run: RunInPath) -> Response:
+    return json_response(run_json(run))
+
+
+@router.get("/runs/{run_id}/events")
+async def follow_run(
+    request: Request, caller: Follower, run: RunInPath, runs: Runs, after: Annotated[str | None, Query()] = None
+) -> Response:
+    seq = _seq(request.headers.get("last-event-id") or after)
+    await runs.check_seq(run, seq)
+    if run["last_seq"] is not None and seq >= run["last_seq"]:
+        return Response(status_code=204)
+    return event_stream(runs.frames(run, seq))
+
+
+def _seq(text: str | None) -> int:
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise Invalid("That is no event id.", errors=[(("header", "Last-Event-ID"), "a number from 0 on is expected")])
+    return int(text)
+
+
+@router.get("/runs/{run_id}/trace")
+async def get_trace(caller: Reader, run: RunInPath, hot: HotDb) -> Response:
+    return json_response({"iterations": await repository.trace(hot, run["id"])})
+
+
+@router.get("/runs/{run_id}/script")
+async def get_script(caller: Service, run: RunInPath, hot: HotDb) -> Response:
+    replies = [reply_of(stored) for stored in await repository.stored_replies(hot, run["id"])]
+    return json_response({"script": script_of(replies)})
+
+
+@router.post("/runs/{run_id}/cancel", response_model=RunRead)
+async def cancel_run(caller: Starter, run: RunInPath, runs: Runs) -> Response:
+    return json_response(run_json(await runs.cancel(run)))
+
+
+@router.delete("/sessions/{session_id}", status_code=204)
+async def delete_session(caller: Service, session: SessionInPath, runs: Runs, hot: HotDb) -> None:
+    await runs.forget(await sessions.delete(hot, caller.workspace_id, session.id))

@@ -1,0 +1,126 @@
+"""Runs and what they write down: iterations, tool calls, events. The API's shapes stand in `shapes.py`."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Index, Text, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlmodel import Field as Column_
+from sqlmodel import SQLModel
+
+
+def _json() -> Any:
+    return Column_(default=None, sa_column=Column(JSONB(none_as_null=True), nullable=True))
+
+
+def _time(*, nullable: bool = True) -> Any:
+    column = Column(DateTime(timezone=True), nullable=nullable)
+    return Column_(default=None, sa_column=column) if nullable else Column_(sa_column=column)
+
+
+class Run(SQLModel, table=True):
+    """`request` is all that is needed to execute it, resolved when it was accepted, so that any process can.
+
+    `claim` is the token of the process that owns it, fresh per claim, good until `lease_expires_at` by the database's
+    clock; `epoch` counts the claims and fences the event log. `last_seq` is set with the terminal status.
+    """
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        Index("runs_by_workspace", "workspace_id", "id"),
+        Index("runs_by_session", "session_id", "id"),
+        Index(
+            "runs_one_active", "session_id", unique=True,
+            postgresql_where=text("status IN ('running', 'waiting') AND session_id IS NOT NULL"),
+        ),
+        Index("runs_unfinished", "status", "lease_expires_at", postgresql_where=text("status IN ('queued', 'running')")),
+    )  # fmt: skip
+
+    id: str = Column_(primary_key=True)
+    workspace_id: str = Column_(sa_column=Column(Text, ForeignKey("workspaces.id", ondelete="CASCADE"), nullable=False))
+    session_id: str | None = Column_(sa_column=Column(Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=True))
+    agent_id: str | None = None
+    parent_run_id: str | None = None
+    tenant_type: str
+    tenant_id: str
+    subject_type: str | None = None
+    subject_id: str | None = None
+    member_type: str | None = None
+    member_id: str | None = None
+    status: str
+    finish_reason: str | None = None
+    output: str | None = None
+    output_parsed: Any = _json()
+    error_code: str | None = None
+    error_message: str | None = None
+    model: str
+    iterations: int = 0
+    tool_calls: int = 0
+    input_tokens: int = Column_(default=0, sa_column=Column(BigInteger, nullable=False))
+    output_tokens: int = Column_(default=0, sa_column=Column(BigInteger, nullable=False))
+    cached_tokens: int = Column_(default=0, sa_column=Column(BigInteger, nullable=False))
+    reasoning_tokens: int = Column_(default=0, sa_column=Column(BigInteger, nullable=False))
+    metadata_: Any = Column_(default=None, sa_column=Column("metadata", JSONB(none_as_null=True), nullable=True))
+    request: Any = Column_(sa_column=Column(JSONB, nullable=False))
+    claim: str | None = None
+    epoch: int = 0
+    lease_expires_at: datetime | None = _time()
+    cancel_requested_at: datetime | None = _time()
+    last_seq: int | None = None
+    created_at: datetime = _time(nullable=False)
+    started_at: datetime | None = _time()
+    finished_at: datetime | None = _time()
+
+
+class Iteration(SQLModel, table=True):
+    """One iteration as it was written down: the reply to replay it, and every attempt at the model call."""
+
+    __tablename__ = "iterations"
+
+    run_id: str = Column_(sa_column=Column(Text, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True))
+    iteration: int = Column_(primary_key=True)
+    message_id: str
+    reply: Any = _json()
+    model_calls: Any = Column_(sa_column=Column(JSONB, nullable=False))
+    created_at: datetime = _time(nullable=False)
+
+
+class RunToolCall(SQLModel, table=True):
+    """A call, stored before it is executed; what came of it is filled in when it has returned (`answered_at`)."""
+
+    __tablename__ = "tool_calls"
+    __table_args__ = (Index("tool_calls_by_run", "run_id", "iteration", "index"),)
+
+    id: str = Column_(primary_key=True)
+    run_id: str = Column_(sa_column=Column(Text, ForeignKey("runs.id", ondelete="CASCADE"), nullable=False))
+    iteration: int
+    index: int
+    position: int | None = None
+    tool: str
+    arguments: Any = _json()
+    raw_arguments: str
+    provider_id: str | None = None
+    native: Any = _json()
+    result: Any = Column_(default=None, sa_column=Column(JSONB, nullable=True))
+    content: str | None = None
+    truncated: bool = False
+    outcome: str | None = None
+    hint_streak: int | None = None
+    status: int | None = None
+    cause: str | None = None
+    seconds: float | None = None
+    attempts: int | None = None
+    answered_at: datetime | None = _time()
+
+
+class RunEvent(SQLModel, table=True):
+    """Every event of a run but its deltas, without what other rows hold, so that a lost event log can be made again."""
+
+    __tablename__ = "run_events"
+
+    run_id: str = Column_(sa_column=Column(Text, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True))
+    seq: int = Column_(primary_key=True)
+    type: str
+    at: str
+    ref: str | None = None
+    data: Any = _json()

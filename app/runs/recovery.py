@@ -1,0 +1,80 @@
+"""What a new owner of a run finds: what was written down, and what was already shown."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.events.frames import Group, frame_of_dict, read, split
+from app.events.log import EventLog
+from app.events.writer import identify_json
+from app.infra.database import Pool
+from app.infra.errors import LeaseLost
+from app.loop.events import TERMINAL_TYPES
+from app.loop.ports import StoredIteration
+from app.runs.journal import answered_of, call_of, reply_of
+from app.runs.replay import rebuild
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the event log says. `partial` is a message that was begun and not completed."""
+
+    last_seq: int
+    identities: frozenset[tuple[object, ...]]
+    partial: tuple[int, str] | None
+
+
+async def stored_iterations(pool: Pool, run_id: str) -> dict[int, StoredIteration]:
+    """The iterations whose reply is stored, with the answers in the order in which they came."""
+    rows = await pool.fetch(
+        "SELECT iteration, reply FROM iterations WHERE run_id = $1 AND reply IS NOT NULL ORDER BY iteration", run_id
+    )
+    calls = await pool.fetch("SELECT * FROM tool_calls WHERE run_id = $1 ORDER BY iteration, index", run_id)
+    stored: dict[int, StoredIteration] = {}
+    for row in rows:
+        own = [call for call in calls if call["iteration"] == row["iteration"]]
+        answered = sorted((call for call in own if call["answered_at"] is not None), key=lambda call: call["answered_at"])
+        answers = {call["id"]: answered_of(call) for call in answered}
+        stored[row["iteration"]] = StoredIteration(reply_of(row["reply"]), tuple(map(call_of, own)), answers)
+    return stored
+
+
+async def attempts_made(pool: Pool, run_id: str) -> int:
+    """How many attempts at model calls are stored: where a script goes on."""
+    made: int = await pool.fetchval(
+        "SELECT coalesce(sum(jsonb_array_length(model_calls)), 0)::int FROM iterations WHERE run_id = $1", run_id
+    )
+    return made
+
+
+async def catch_up(log: EventLog, pool: Pool, run: Mapping[str, Any]) -> Shown:
+    """Bring the event log up to what the rows say, under the new epoch, and read what it shows.
+
+    The rows are ahead when the last owner died between a commit and its append; the log is empty when Redis lost it.
+    """
+    top = await log.top(run["id"])
+    missing = [body for body in await rebuild(pool, run) if body["seq"] > top]
+    if missing:
+        frames = b"".join(map(frame_of_dict, missing))
+        ends = missing[-1]["type"] in TERMINAL_TYPES
+        group = Group(missing[0]["seq"], missing[-1]["seq"], frames, ends)
+        if not await log.append(run["id"], run["epoch"], group):
+            raise LeaseLost
+    return _read_shown(await log.read_all(run["id"]))
+
+
+def _read_shown(groups: list[Group]) -> Shown:
+    identities: set[tuple[object, ...]] = set()
+    partial: tuple[int, str] | None = None
+    for group in groups:
+        for _, frame in split(group.frames):
+            body = read(frame)
+            identity = identify_json(body)
+            if identity is not None:
+                identities.add(identity)
+            match body["type"]:
+                case "message.delta":
+                    partial = (body["iteration"], body["message_id"])
+                case "message.completed" | "message.discarded":
+                    partial = None
+    return Shown(groups[-1].last if groups else 0, frozenset(identities), partial)

@@ -1,0 +1,146 @@
+"""From what the caller, the session and the settings say to all that is needed to execute a run, as one JSON object.
+
+It is resolved and judged when the run is accepted, so that a run that starts cannot fail for what was wrong before.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.infra import ids
+from app.infra.errors import Invalid
+from app.infra.settings import Settings
+from app.providers.catalog import Catalog
+from app.providers.scripted import scripted_turns
+from app.run_options import resolve
+from app.runs.shapes import RunCreate, SessionRunCreate
+from app.scope import axis
+from app.sessions.models import Session
+
+_FROM_SETTINGS = (
+    "max_iterations", "on_cap", "empty_streak_after", "empty_streak_hint", "result_keys", "max_tool_result_chars",
+    "parallel_tools", "empty_nudge", "empty_reply", "deadline_seconds", "max_tokens_total",
+)  # fmt: skip
+_PLAIN_DEFAULTS: dict[str, Any] = {
+    "model_options": {},
+    "tools": None,
+    "tool_choice": "auto",
+    "persist": True,
+    "capabilities": [],
+    "response_schema": None,
+    "on_conflict": "reject",
+    "stream": False,
+    "background": False,
+    "script": None,
+    "metadata": {},
+}
+
+
+class Resolved:
+    """`row` is what is stored of the run; the rest says how to answer."""
+
+    def __init__(self, row: dict[str, Any], options: Mapping[str, Any]) -> None:
+        self.row = row
+        self.stream: bool = options["stream"]
+        self.background: bool = options["background"]
+        self.on_conflict: str = options["on_conflict"]
+
+
+class Resolver:
+    def __init__(self, settings: Settings, catalog: Catalog) -> None:
+        self._settings, self._catalog = settings, catalog
+
+    def in_session(
+        self, session: Session, wanted: SessionRunCreate, active_tools: Sequence[str], agent_id: str | None = None
+    ) -> Resolved:
+        """Raises Invalid for what cannot work."""
+        named = wanted.model_dump(mode="json", exclude_unset=True)
+        own = {name: getattr(session, name) for name in ("model", "tools") if getattr(session, name) is not None}
+        sources = [named, own, session.config or {}]
+        options = self._options(sources, active_tools)
+        options["context"] = {**(session.context or {}), **(named.get("context") or {})}
+        row = self._row(session.workspace_id, options, session_id=session.id, agent_id=agent_id or session.agent_id)
+        row |= {f"{name}_{part}": getattr(session, f"{name}_{part}") for name in _AXES for part in ("type", "id")}
+        row["request"] |= {"input": named["input"], "messages": None, "system_prompt": session.system_prompt}
+        return Resolved(row, options)
+
+    def alone(self, workspace_id: str, wanted: RunCreate, active_tools: Sequence[str]) -> Resolved:
+        """The same for a run of no session, of which nothing is persisted."""
+        if wanted.scope.has_alias_conflict():
+            raise Invalid("Two axes of one scope have the same type.", code="alias_conflict")
+        named = wanted.model_dump(mode="json", exclude_unset=True)
+        options = self._options([named], active_tools)
+        options |= {"context": named.get("context") or {}, "persist": False}
+        row = self._row(workspace_id, options, session_id=None, agent_id=None)
+        row |= wanted.scope.as_columns()
+        row["request"] |= {key: named.get(key) for key in ("input", "messages", "system_prompt")}
+        return Resolved(row, options)
+
+    def _options(self, sources: Sequence[dict[str, Any]], active_tools: Sequence[str]) -> dict[str, Any]:
+        options = {name: resolve(name, sources, default) for name, default in _PLAIN_DEFAULTS.items()}
+        for name in _FROM_SETTINGS:
+            default = getattr(self._settings, name)
+            options[name] = resolve(name, sources, list(default) if isinstance(default, tuple) else default)
+        models = resolve("model", sources, self._settings.model)
+        if models is None:
+            raise _invalid("model", "no model is named, here, on the session or by RONDO_MODEL", "model_required")
+        options["models"] = [models] if isinstance(models, str) else list(models)
+        self._catalog.check(options["models"], options["model_options"], options["capabilities"])
+        options["tools"] = _tools(options["tools"], active_tools)
+        _check_choice(options["tool_choice"], options["tools"])
+        options["script"] = _script(options["script"], options["models"])
+        return options
+
+    def _row(
+        self, workspace_id: str, options: dict[str, Any], *, session_id: str | None, agent_id: str | None
+    ) -> dict[str, Any]:
+        request = {name: value for name, value in options.items() if name not in _NOT_STORED}
+        return {
+            "id": ids.new(ids.RUN),
+            "workspace_id": workspace_id,
+            "session_id": session_id,
+            "agent_id": agent_id,
+            "parent_run_id": None,
+            "model": options["models"][0],
+            "metadata": options["metadata"],
+            "request": request,
+        }
+
+
+_AXES = ("tenant", "subject", "member")
+_NOT_STORED = frozenset({"stream", "background", "on_conflict", "metadata"})
+
+
+def _invalid(field: str, reason: str, code: str | None = None) -> Invalid:
+    return Invalid(f"{field}: {reason}.", code=code, errors=[(("body", field), reason)])
+
+
+def _tools(named: list[str] | None, active: Sequence[str]) -> list[str]:
+    if named is None:
+        return list(active)
+    for name in named:
+        if name not in active:
+            raise _invalid("tools", f"'{name}' is not registered or not active", "unknown_tool")
+    return list(dict.fromkeys(named))
+
+
+def _check_choice(choice: str, tools: Sequence[str]) -> None:
+    if choice not in ("auto", "none", "required") and choice not in tools:
+        raise _invalid("tool_choice", f"'{choice}' is neither auto, none, required nor an offered tool", "unknown_tool")
+
+
+def _script(script: list[Any] | None, models: Sequence[str]) -> list[Any] | None:
+    if not any(model.startswith("scripted/") for model in models):
+        return None
+    try:
+        scripted_turns(script or [])
+    except ValidationError as error:
+        places = [(("body", "script", *item["loc"]), item["msg"]) for item in error.errors()]
+        raise Invalid("The script is not valid.", errors=places) from None
+    return script or []
+
+
+def scope_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The three axes of a run's row, as webhooks get them."""
+    return {name: axis(run, name) for name in _AXES}

@@ -1,0 +1,193 @@
+"""One run from its row to its end. The only place where the loop's ports are joined, for chats and agents alike."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import structlog
+
+from app.events.log import EventLog
+from app.events.writer import RunLog
+from app.infra import clock
+from app.infra.database import Pool
+from app.infra.errors import LeaseLost
+from app.infra.telemetry import RUNS, log
+from app.loop.events import MessageDiscarded, RunQueued, RunResumed, RunStarted
+from app.loop.loop import Limits, Task, failed, run_loop
+from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
+from app.loop.ports import Emit, Provider
+from app.runs import statements
+from app.runs.journal import RunJournal, call_id_of, message_id_of
+from app.runs.prompt import build_messages, input_message
+from app.runs.recovery import attempts_made, catch_up, stored_iterations
+from app.runs.shapes import queued_json, started_json
+from app.tools.toolbox import Toolbox
+
+ProviderFor = Callable[[Mapping[str, Any], Emit, int], Provider]
+"""The model of a run: from its request, for showing deltas, with the number of attempts that were made before."""
+
+ToolboxFor = Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A run that this process has claimed. `fresh`: it was accepted by this process just now, nothing is stored yet."""
+
+    run: Mapping[str, Any]
+    fresh: bool = False
+
+    @property
+    def id(self) -> str:
+        run_id: str = self.run["id"]
+        return run_id
+
+    @property
+    def claim(self) -> str:
+        token: str = self.run["claim"]
+        return token
+
+
+class Runner:
+    def __init__(self, pool: Pool, event_log: EventLog, provider_for: ProviderFor, toolbox_for: ToolboxFor) -> None:
+        self._pool, self._event_log = pool, event_log
+        self._provider_for, self._toolbox_for = provider_for, toolbox_for
+
+    async def execute(self, owned: Owned, cancel_wanted: Callable[[], bool]) -> asyncpg.Record:
+        """Run to the end and store it; returns the finished row. Raises LeaseLost when the run is another's by now.
+
+        When this task is cancelled, the run ends as `cancelled` if that is wanted; otherwise it is left as it is, for the
+        next owner.
+        """
+        run = owned.run
+        structlog.contextvars.bind_contextvars(run_id=run["id"], session_id=run["session_id"])
+        run_log, journal = await self._open(owned)
+        try:
+            try:
+                outcome = await self._outcome(run, run_log, journal)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not cancel_wanted() or task is None:
+                    raise
+                task.uncancel()
+                outcome = cancelled(journal)
+            return await self._finish(run, run_log, journal, outcome)
+        finally:
+            run_log.close()
+
+    async def end(self, run: Mapping[str, Any]) -> asyncpg.Record:
+        """End a claimed run that nobody works on as `cancelled`, from what is stored of it."""
+        run_log, journal = await self._open(Owned(run))
+        try:
+            return await self._finish(run, run_log, journal, cancelled(journal))
+        finally:
+            run_log.close()
+
+    async def announce(self, run: Mapping[str, Any]) -> None:
+        """Show that a run was accepted and waits for its turn."""
+        run_log = RunLog(self._event_log, run["id"], 0)
+        try:
+            run_log.emit(RunQueued(queued_json(run)))
+            await run_log.flushed()
+        except LeaseLost:
+            log.debug("run_taken_at_once", run_id=run["id"])  # its new owner has shown this event too
+        finally:
+            run_log.close()
+
+    async def _open(self, owned: Owned) -> tuple[RunLog, RunJournal]:
+        run = owned.run
+        in_session = run["session_id"] is not None and run["request"]["persist"]
+        if owned.fresh:
+            run_log = RunLog(self._event_log, run["id"], run["epoch"], in_session=in_session)
+            run_log.emit(RunQueued(queued_json(run)))
+            run_log.emit(RunStarted(started_json(run)))
+            return run_log, RunJournal(self._pool, run_log, run, owned.claim)
+        if in_session:  # the input of a run that was queued becomes part of the history now
+            message = input_message(run["id"], run["request"]["input"])
+            await self._pool.execute(statements.ASK, run["session_id"], run["id"], message)
+        stored = await stored_iterations(self._pool, run["id"])
+        shown = await catch_up(self._event_log, self._pool, run)
+        run_log = RunLog(self._event_log, run["id"], run["epoch"], shown.last_seq, shown.identities, in_session=in_session)
+        if run["epoch"] > 1 and run["started_at"] is not None:
+            run_log.emit(RunResumed("recovered"))
+            if shown.partial is not None:
+                run_log.emit(MessageDiscarded(*shown.partial))
+        return run_log, RunJournal(self._pool, run_log, run, owned.claim, stored)
+
+    async def _outcome(self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal) -> Outcome:
+        request = run["request"]
+        elapsed = (clock.now() - run["started_at"]).total_seconds()
+        deadline = asyncio.timeout(max(0.0, request["deadline_seconds"] - elapsed))
+        try:
+            async with deadline:
+                return await self._loop(run, run_log, journal)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            text = journal.last_text
+            if text is None and request["empty_reply"] is not None:
+                text = request["empty_reply"]
+                await journal.say(journal.iterations, text)
+            return Outcome(RunStatus.INCOMPLETE, RunFinish.DEADLINE, text, iterations=journal.iterations)
+        except BaseExceptionGroup as group:
+            if lost := group.subgroup(LeaseLost):
+                raise LeaseLost from lost
+            log.exception("run_failed_inside")
+        except LeaseLost:
+            raise
+        except Exception:
+            log.exception("run_failed_inside")
+        return failed(ErrorCode.INTERNAL, "An internal error ended the run.")
+
+    async def _loop(self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal) -> Outcome:
+        request = run["request"]
+        attempts = await attempts_made(self._pool, run["id"]) if run["epoch"] > 1 else 0
+        toolbox: Toolbox = await self._toolbox_for(run)
+        task = Task(
+            model=run["model"],
+            messages=await build_messages(self._pool, run),
+            message_id=lambda iteration: message_id_of(run["id"], iteration),
+            call_id=lambda iteration, index: call_id_of(run["id"], iteration, index),
+            tools=toolbox.offered,
+            tool_choice=request["tool_choice"],
+            limits=limits_of(request),
+        )
+        provider = self._provider_for(request, run_log.emit, attempts)
+        return await run_loop(task, provider, toolbox, journal, run_log.emit)
+
+    async def _finish(
+        self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal, outcome: Outcome
+    ) -> asyncpg.Record:
+        row = await journal.finish(outcome)
+        await run_log.flushed()
+        RUNS.labels(outcome.status, outcome.finish_reason).inc()
+        if outcome.status is not RunStatus.COMPLETED:
+            log.warning(
+                "run_not_completed",
+                status=outcome.status,
+                finish_reason=outcome.finish_reason,
+                error_code=outcome.error_code,
+                iterations=row["iterations"],
+                tool_calls=row["tool_calls"],
+            )
+        return row
+
+
+def cancelled(journal: RunJournal) -> Outcome:
+    return Outcome(RunStatus.CANCELLED, RunFinish.CANCELLED, journal.last_text, iterations=journal.iterations)
+
+
+def limits_of(request: Mapping[str, Any]) -> Limits:
+    return Limits(
+        max_iterations=request["max_iterations"],
+        on_cap=request["on_cap"],
+        empty_streak_after=request["empty_streak_after"],
+        empty_streak_hint=request["empty_streak_hint"],
+        result_keys=tuple(request["result_keys"]),
+        max_tool_result_chars=request["max_tool_result_chars"],
+        parallel_tools=request["parallel_tools"],
+        empty_nudge=request["empty_nudge"],
+        empty_reply=request["empty_reply"],
+        max_tokens_total=request["max_tokens_total"],
+    )

@@ -1,0 +1,220 @@
+"""The SQL of a run's life. Each statement is one round trip and one transaction.
+
+Those of an owner name its claim in the CTE `owner`, which locks the run's row: with another claim the CTE is empty, and
+with it everything that hangs on it. Events and other lists come as JSON arrays.
+"""
+
+_RUN_FIELDS = """id, workspace_id, session_id, agent_id, parent_run_id, tenant_type, tenant_id, subject_type, subject_id,
+ member_type, member_id, model, metadata, request"""
+
+_NEW_RUN = """(SELECT * FROM jsonb_to_record($1) AS run(id text, workspace_id text, session_id text, agent_id text,
+ parent_run_id text, tenant_type text, tenant_id text, subject_type text, subject_id text, member_type text,
+ member_id text, model text, metadata jsonb, request jsonb))"""
+
+_INSERT_RUN = f"""INSERT INTO runs ({_RUN_FIELDS}, status, claim, epoch, lease_expires_at, created_at, started_at,
+ iterations, tool_calls, input_tokens, output_tokens, cached_tokens, reasoning_tokens)"""
+
+# $1 run, $2 claim, $3 lease seconds, $4 created_at
+START_ALONE = f"""
+{_INSERT_RUN}
+SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, 0, 0, 0, 0, 0, 0 FROM {_NEW_RUN} AS new
+RETURNING *
+"""
+
+# $1 run, $2 claim, $3 lease seconds, $4 created_at, $5 session_id, $6 message (JSON) or NULL; no row: the session is busy
+START_IN_SESSION = f"""
+WITH free AS (
+  UPDATE sessions SET next_position = next_position + ($6::jsonb IS NOT NULL)::int, updated_at = $4
+   WHERE id = $5 AND NOT EXISTS (
+     SELECT 1 FROM runs WHERE session_id = $5 AND status IN ('queued', 'running', 'waiting'))
+  RETURNING next_position - ($6::jsonb IS NOT NULL)::int AS position),
+started AS (
+  {_INSERT_RUN}
+  SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, 0, 0, 0, 0, 0, 0
+    FROM {_NEW_RUN} AS new, free
+  RETURNING *),
+asked AS (
+  INSERT INTO messages (id, session_id, run_id, position, role, content, parts, created_at)
+  SELECT m.id, $5, started.id, free.position, 'user', m.content, m.parts, $4
+    FROM started, free, jsonb_to_record($6::jsonb) AS m(id text, content text, parts jsonb)
+   WHERE $6::jsonb IS NOT NULL)
+SELECT started.*, free.position AS input_position FROM started, free
+"""
+
+# $1 run, $2 created_at
+QUEUE = f"""
+{_INSERT_RUN}
+SELECT {_RUN_FIELDS}, 'queued', NULL, 0, NULL, $2, NULL, 0, 0, 0, 0, 0, 0 FROM {_NEW_RUN} AS new
+RETURNING *
+"""
+
+# $1 session_id, $2 run_id, $3 message (JSON): the input of a queued run, when it starts
+ASK = """
+WITH place AS (
+  UPDATE sessions SET next_position = next_position + 1, updated_at = now()
+   WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM messages WHERE id = $3::jsonb->>'id')
+  RETURNING next_position - 1 AS position)
+INSERT INTO messages (id, session_id, run_id, position, role, content, parts, created_at)
+SELECT m.id, $1, $2, place.position, 'user', m.content, m.parts, now()
+  FROM place, jsonb_to_record($3::jsonb) AS m(id text, content text, parts jsonb)
+"""
+
+# $1 run_id, $2 claim, $3 lease seconds: take a queued run whose session is free, or a running one whose lease ran out
+CLAIM = """
+UPDATE runs SET status = 'running', claim = $2, epoch = epoch + 1, lease_expires_at = now() + make_interval(secs => $3),
+       started_at = coalesce(started_at, now())
+ WHERE id = $1 AND (
+   (status = 'running' AND (lease_expires_at IS NULL OR lease_expires_at < now()))
+   OR (status = 'queued' AND (session_id IS NULL OR NOT EXISTS (
+     SELECT 1 FROM runs AS other WHERE other.session_id = runs.session_id AND other.id <> runs.id
+        AND (other.status IN ('running', 'waiting') OR (other.status = 'queued' AND other.id < runs.id))))))
+RETURNING *
+"""
+
+# $1 how many at most: runs that nobody works on
+ABANDONED = """
+SELECT id FROM runs
+ WHERE (status = 'running' AND (lease_expires_at IS NULL OR lease_expires_at < now()))
+    OR (status = 'queued' AND (session_id IS NULL OR NOT EXISTS (
+     SELECT 1 FROM runs AS other WHERE other.session_id = runs.session_id AND other.id <> runs.id
+        AND (other.status IN ('running', 'waiting') OR (other.status = 'queued' AND other.id < runs.id)))))
+ ORDER BY id LIMIT $1
+"""
+
+# $1 run ids, $2 claims, $3 lease seconds: renew; the rows that come back are still owned
+RENEW = """
+UPDATE runs SET lease_expires_at = now() + make_interval(secs => $3)
+  FROM unnest($1::text[], $2::text[]) AS mine(id, claim)
+ WHERE runs.id = mine.id AND runs.claim = mine.claim AND runs.status = 'running'
+RETURNING runs.id
+"""
+
+# $1 run_id, $2 claim: let go, so that any process may carry on at once
+LET_GO = "UPDATE runs SET claim = NULL, lease_expires_at = NULL WHERE id = $1 AND claim = $2 AND status = 'running'"
+
+# $1 run ids: those whose end was asked for, or that are gone
+CANCEL_REQUESTED = """
+SELECT mine.id, runs.id IS NULL AS gone FROM unnest($1::text[]) AS mine(id) LEFT JOIN runs ON runs.id = mine.id
+ WHERE runs.id IS NULL OR runs.cancel_requested_at IS NOT NULL
+"""
+
+# $1 run_id: ask for the end of an active run; what comes back is whether somebody is working on it
+REQUEST_CANCEL = """
+UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, now())
+ WHERE id = $1 AND status IN ('queued', 'running', 'waiting')
+RETURNING status, claim IS NOT NULL AND lease_expires_at > now() AS owned
+"""
+
+# $1 run_id, $2 claim: own a run in order to end it, whatever it was doing, unless a living process owns it
+CLAIM_TO_CANCEL = """
+UPDATE runs SET claim = $2, epoch = epoch + 1, lease_expires_at = now() + interval '10 seconds'
+ WHERE id = $1 AND status IN ('queued', 'running', 'waiting')
+   AND (status <> 'running' OR claim IS NULL OR lease_expires_at < now())
+RETURNING *
+"""
+
+_KEEP_EVENTS = """INSERT INTO run_events (run_id, seq, type, at, ref, data)
+  SELECT owner.id, e.seq, e.type, e.at, e.ref, e.data
+    FROM owner, jsonb_to_recordset({events}) AS e(seq int, type text, at text, ref text, data jsonb)
+  ON CONFLICT (run_id, seq) DO NOTHING"""
+
+# $1 run_id, $2 claim, $3 iteration, $4 reply, $5 model_calls, $6 message_id, $7 content, $8 shown tool calls or NULL,
+# $9 calls, $10 usage, $11 persist, $12 number of calls, $13 created_at, $14 events
+REPLY = f"""
+WITH owner AS (
+  UPDATE runs SET iterations = $3, tool_calls = tool_calls + $12,
+         input_tokens = input_tokens + ($10::jsonb->>'input_tokens')::bigint,
+         output_tokens = output_tokens + ($10::jsonb->>'output_tokens')::bigint,
+         cached_tokens = cached_tokens + ($10::jsonb->>'cached_tokens')::bigint,
+         reasoning_tokens = reasoning_tokens + ($10::jsonb->>'reasoning_tokens')::bigint
+   WHERE id = $1 AND claim = $2 AND status = 'running' RETURNING id, session_id),
+place AS (
+  UPDATE sessions SET next_position = next_position + 1 + $12, updated_at = $13
+    FROM owner WHERE sessions.id = owner.session_id AND $11 RETURNING next_position - 1 - $12 AS position),
+kept_iteration AS (
+  INSERT INTO iterations (run_id, iteration, message_id, reply, model_calls, created_at)
+  SELECT owner.id, $3, $6, $4, $5, $13 FROM owner
+  ON CONFLICT (run_id, iteration) DO UPDATE SET reply = excluded.reply,
+     model_calls = iterations.model_calls || excluded.model_calls),
+kept_message AS (
+  INSERT INTO messages (id, session_id, run_id, position, role, content, tool_calls, created_at)
+  SELECT $6, owner.session_id, owner.id, place.position, 'assistant', $7, $8, $13 FROM owner, place),
+kept_calls AS (
+  INSERT INTO tool_calls (id, run_id, iteration, index, position, tool, arguments, raw_arguments, provider_id, native,
+                          truncated)
+  SELECT c.id, owner.id, $3, c.index, place.position + 1 + c.index, c.tool, c.arguments, c.raw_arguments, c.provider_id,
+         c.native, false
+    FROM owner LEFT JOIN place ON true, jsonb_to_recordset($9::jsonb) AS c(
+      id text, index int, tool text, arguments jsonb, raw_arguments text, provider_id text, native jsonb)),
+kept_events AS ({_KEEP_EVENTS.format(events="$14::jsonb")})
+SELECT owner.id, place.position FROM owner LEFT JOIN place ON true
+"""
+
+# $1 run_id, $2 claim, $3 iteration, $4 message_id, $5 model_calls, $6 created_at: a model call that gave no reply
+FAILURE = """
+WITH owner AS (
+  UPDATE runs SET iterations = $3 WHERE id = $1 AND claim = $2 AND status = 'running' RETURNING id)
+INSERT INTO iterations (run_id, iteration, message_id, reply, model_calls, created_at)
+SELECT owner.id, $3, $4, NULL, $5, $6 FROM owner
+ON CONFLICT (run_id, iteration) DO UPDATE SET model_calls = iterations.model_calls || excluded.model_calls
+RETURNING run_id
+"""
+
+# $1 run_id, $2 claim, $3 answers (JSON array), $4 message ids by call, $5 answered_at, $6 events
+ANSWER = f"""
+WITH owner AS (
+  SELECT id, session_id FROM runs WHERE id = $1 AND claim = $2 AND status IN ('running', 'waiting') FOR NO KEY UPDATE),
+answered AS (
+  UPDATE tool_calls SET result = a.result, content = a.content, truncated = a.truncated, outcome = a.outcome,
+         hint_streak = a.hint_streak, status = a.status, cause = a.cause, seconds = a.seconds, attempts = a.attempts,
+         answered_at = $5
+    FROM owner, jsonb_to_recordset($3::jsonb) AS a(
+      id text, result jsonb, content text, truncated boolean, outcome text, hint_streak int, status int, cause text,
+      seconds float8, attempts int)
+   WHERE tool_calls.id = a.id AND tool_calls.run_id = owner.id AND tool_calls.answered_at IS NULL
+  RETURNING tool_calls.id, tool_calls.position, tool_calls.content),
+kept_message AS (
+  INSERT INTO messages (id, session_id, run_id, position, role, content, tool_call_id, created_at)
+  SELECT $4::jsonb->>answered.id, owner.session_id, owner.id, answered.position, 'tool', answered.content, answered.id, $5
+    FROM owner, answered WHERE answered.position IS NOT NULL),
+kept_events AS ({_KEEP_EVENTS.format(events="$6::jsonb")})
+SELECT id FROM owner
+"""
+
+# $1 run_id, $2 claim, $3 message_id, $4 content, $5 created_at, $6 persist, $7 events
+SAY = f"""
+WITH owner AS (
+  SELECT id, session_id FROM runs WHERE id = $1 AND claim = $2 AND status = 'running' FOR NO KEY UPDATE),
+place AS (
+  UPDATE sessions SET next_position = next_position + 1, updated_at = $5 FROM owner
+   WHERE sessions.id = owner.session_id AND $6 AND NOT EXISTS (SELECT 1 FROM messages WHERE id = $3)
+  RETURNING next_position - 1 AS position),
+kept_message AS (
+  INSERT INTO messages (id, session_id, run_id, position, role, content, created_at)
+  SELECT $3, owner.session_id, owner.id, place.position, 'assistant', $4, $5 FROM owner, place),
+kept_events AS ({_KEEP_EVENTS.format(events="$7::jsonb")})
+SELECT owner.id, place.position FROM owner LEFT JOIN place ON true
+"""
+
+# $1 run_id, $2 claim, $3 status, $4 finish_reason, $5 output, $6 output_parsed, $7 error_code, $8 error_message,
+# $9 last_seq, $10 answers of open calls, $11 their message ids, $12 finished_at, $13 events
+FINISH = f"""
+WITH owner AS (
+  UPDATE runs SET status = $3, finish_reason = $4, output = $5, output_parsed = $6, error_code = $7, error_message = $8,
+         last_seq = $9, finished_at = $12, claim = NULL, lease_expires_at = NULL
+   WHERE id = $1 AND claim = $2 AND status IN ('queued', 'running', 'waiting') RETURNING *),
+answered AS (
+  UPDATE tool_calls SET result = a.result, content = a.content, outcome = a.outcome, seconds = 0, attempts = 0,
+         answered_at = $12
+    FROM owner, jsonb_to_recordset($10::jsonb) AS a(id text, result jsonb, content text, outcome text)
+   WHERE tool_calls.id = a.id AND tool_calls.run_id = owner.id AND tool_calls.answered_at IS NULL
+  RETURNING tool_calls.id, tool_calls.position, tool_calls.content),
+kept_message AS (
+  INSERT INTO messages (id, session_id, run_id, position, role, content, tool_call_id, created_at)
+  SELECT $11::jsonb->>answered.id, owner.session_id, owner.id, answered.position, 'tool', answered.content, answered.id, $12
+    FROM owner, answered WHERE answered.position IS NOT NULL),
+kept_events AS ({_KEEP_EVENTS.format(events="$13::jsonb")})
+SELECT owner.*, (SELECT next.id FROM runs AS next WHERE next.session_id = owner.session_id AND next.status = 'queued'
+                  ORDER BY next.id LIMIT 1) AS next_run_id
+  FROM owner
+"""

@@ -1,0 +1,181 @@
+"""The runs that this process owns: each in a task that no request owns, under a lease that is renewed for all at once.
+
+It also finds runs that nobody works on (their owner died, or their wake-up was lost) and carries them on.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import asyncpg
+
+from app.infra.database import Pool
+from app.infra.errors import LeaseLost
+from app.infra.telemetry import ACTIVE_RUNS, log
+from app.runs import lease
+from app.runs.runner import Owned, Runner
+
+
+class Stop(StrEnum):
+    """Why a run's task is cancelled from outside."""
+
+    CANCEL = "cancel"
+    LOST = "lost"
+    DRAIN = "drain"
+
+
+@dataclass(slots=True)
+class _Running:
+    owned: Owned
+    task: "asyncio.Task[None]"
+    stop: Stop | None = None
+
+
+class Supervisor:
+    def __init__(
+        self,
+        pool: Pool,
+        runner: Runner,
+        *,
+        lease_seconds: float,
+        heartbeat_seconds: float,
+        sweep_seconds: float,
+        max_concurrent_runs: int,
+    ) -> None:
+        self._pool, self._runner = pool, runner
+        self._lease_seconds = lease_seconds
+        self._heartbeat_seconds, self._sweep_seconds = heartbeat_seconds, sweep_seconds
+        self._max = max_concurrent_runs
+        self._running: dict[str, _Running] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._draining = False
+
+    @property
+    def has_room(self) -> bool:
+        return not self._draining and len(self._running) < self._max
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._every(self._heartbeat_seconds, self._watch_cancels), name="watch-cancels"),
+            asyncio.create_task(self._every(self._lease_seconds / 3, self._renew), name="renew-leases"),
+            asyncio.create_task(self._every(self._sweep_seconds, self.sweep), name="sweep-runs"),
+        ]
+
+    def own(self, owned: Owned) -> None:
+        """Execute a claimed run in a task of its own."""
+        running = _Running(owned, asyncio.create_task(self._execute(owned), name=owned.id))
+        self._running[owned.id] = running
+        ACTIVE_RUNS.inc()
+
+    async def _execute(self, owned: Owned) -> None:
+        next_run_id: str | None = None
+        try:
+            row = await self._runner.execute(owned, lambda: self._running[owned.id].stop is Stop.CANCEL)
+            next_run_id = row["next_run_id"]
+        except LeaseLost:
+            log.warning("run_lost", run_id=owned.id)
+        except asyncio.CancelledError:
+            await lease.let_go(self._pool, owned.id, owned.claim)
+        except Exception:
+            # the database or the log is out of reach: the lease runs out, and whoever can carries the run on
+            log.exception("run_abandoned", run_id=owned.id)
+        finally:
+            del self._running[owned.id]
+            ACTIVE_RUNS.dec()
+        if next_run_id is not None and self.has_room:
+            await self.take(next_run_id)
+
+    async def wait(self, run_id: str, seconds: float | None = None) -> bool:
+        """Wait until this process has ended a run; False when it has no such run. Who waits may go away at any time."""
+        running = self._running.get(run_id)
+        if running is None:
+            return False
+        await asyncio.wait((running.task,), timeout=seconds)
+        return True
+
+    async def take(self, run_id: str) -> bool:
+        """Claim a run and execute it, if it is free."""
+        if not self.has_room or run_id in self._running:
+            return False
+        row = await lease.claim(self._pool, run_id, self._lease_seconds)
+        if row is None:
+            return False
+        self.own(Owned(row))
+        return True
+
+    def cancel(self, run_id: str, stop: Stop = Stop.CANCEL) -> bool:
+        """End a run of this process; False when it has no such run."""
+        running = self._running.get(run_id)
+        if running is None:
+            return False
+        if running.stop is None:
+            running.stop = stop
+            running.task.cancel()
+        return True
+
+    async def finalise(self, run_id: str) -> bool:
+        """End a run that no living process owns; False when somebody does, or it has ended."""
+        row = await lease.claim_to_cancel(self._pool, run_id)
+        if row is None:
+            return False
+        ended = await self._runner.end(row)
+        if ended["next_run_id"] is not None:
+            await self.take(ended["next_run_id"])
+        return True
+
+    async def finalise_if_asked(self, row: asyncpg.Record) -> None:
+        """End a run whose end was asked for and whose owner has died meanwhile."""
+        if row["cancel_requested_at"] is not None:
+            await self.finalise(row["id"])
+
+    def lose(self, run_id: str) -> None:
+        """The run is erased: stop working on it, without a word."""
+        self.cancel(run_id, Stop.LOST)
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing more; give the runs some time to end, then let go of the rest for others to carry on."""
+        self._draining = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        tasks = [running.task for running in self._running.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for run_id in list(self._running):
+            self.cancel(run_id, Stop.DRAIN)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                log.warning("supervisor_unreachable", work=work.__name__, error=type(error).__name__)
+
+    async def _renew(self) -> None:
+        claims = {run_id: running.owned.claim for run_id, running in self._running.items()}
+        if not claims:
+            return
+        still = await lease.renew(self._pool, claims, self._lease_seconds)
+        for run_id in claims.keys() - still:
+            running = self._running.get(run_id)
+            if running is not None and running.owned.claim == claims[run_id] and not running.task.done():
+                self.cancel(run_id, Stop.LOST)
+
+    async def _watch_cancels(self) -> None:
+        if not self._running:
+            return
+        for run_id, gone in (await lease.cancel_requested(self._pool, list(self._running))).items():
+            self.cancel(run_id, Stop.LOST if gone else Stop.CANCEL)
+
+    async def sweep(self) -> None:
+        """Carry on what nobody works on."""
+        room = self._max - len(self._running)
+        if room <= 0:
+            return
+        for run_id in await lease.abandoned(self._pool, min(room, 100)):
+            with contextlib.suppress(LeaseLost):
+                await self.take(run_id)

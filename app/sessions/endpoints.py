@@ -1,0 +1,134 @@
+"""Sessions, their messages and their client tokens."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from app.infra import clock
+from app.infra.database import driver_connection
+from app.infra.errors import Invalid, NotFound
+from app.scope import Reference, parse_reference
+from app.sessions import repository, tokens
+from app.sessions.models import (
+    MessagesImport,
+    Session,
+    SessionCreate,
+    SessionFields,
+    SessionRead,
+    message_json,
+    session_json,
+)
+from app.web import Db, HotDb, Idempotent, Paged, Reader, Service, body, json_response, listed, pool
+
+router = APIRouter(prefix="/v1", tags=["sessions"])
+
+
+async def _session(request: Request, session_id: str) -> Session:
+    caller = request.state.caller
+    if not caller.may_see_session(session_id):
+        raise NotFound()
+    return await repository.find(pool(request), caller.workspace_id, session_id)
+
+
+SessionInPath = Annotated[Session, Depends(_session)]
+"""The session that the path names, if the caller may know of it. Must stand after the caller."""
+
+
+def axes(
+    tenant: Annotated[str | None, Query()] = None,
+    subject: Annotated[str | None, Query()] = None,
+    member: Annotated[str | None, Query()] = None,
+) -> dict[str, Reference | None]:
+    """The axes that a list is filtered by, `TYPE:ID` each; `null` is the absence of that axis."""
+    named: dict[str, Reference | None] = {}
+    for name, value in (("tenant", tenant), ("subject", subject), ("member", member)):
+        if value is None:
+            continue
+        try:
+            named[name] = None if value == "null" and name != "tenant" else parse_reference(value)
+        except ValueError:
+            raise Invalid(errors=[(("query", name), "TYPE:ID is expected")]) from None
+    return named
+
+
+Axes = Annotated[dict[str, Reference | None], Depends(axes)]
+
+
+@router.post("/sessions", status_code=201, response_model=SessionRead)
+async def create_session(
+    caller: Service, wanted: Annotated[SessionCreate, body(SessionCreate)], once: Idempotent, db: Db
+) -> Response:
+    if wanted.agent_id is not None:
+        raise NotFound("There is no such agent.")
+    if wanted.scope.has_alias_conflict():
+        raise Invalid("Two axes of one scope have the same type.", code="alias_conflict")
+    named = wanted.as_columns()
+    values = {name: value for name, value in named.items() if name not in ("tenant", "subject", "member")}
+
+    async def make() -> dict[str, Any]:
+        row = await repository.create(db, caller.workspace_id, {**values, **wanted.scope.as_columns()})
+        return session_json(row)
+
+    return await once.create(db, make)
+
+
+@router.get("/sessions")
+async def list_sessions(
+    caller: Service, named: Axes, page: Paged, db: Db, agent_id: Annotated[str | None, Query()] = None
+) -> Response:
+    rows = await repository.list_sessions(db, caller.workspace_id, page, named, agent_id)
+    rows, cursor = page.cut(rows, lambda row: row.id)
+    return listed([session_json(row) for row in rows], cursor)
+
+
+@router.get("/sessions/{session_id}", response_model=SessionRead)
+async def get_session(caller: Reader, session: SessionInPath) -> Response:
+    return json_response(session_json(session))
+
+
+@router.patch("/sessions/{session_id}", response_model=SessionRead)
+async def change_session(
+    caller: Service, session: SessionInPath, wanted: Annotated[SessionFields, body(SessionFields)], db: Db
+) -> Response:
+    return json_response(session_json(await repository.update(db, session, wanted.as_columns())))
+
+
+@router.get("/sessions/{session_id}/messages")
+async def list_messages(caller: Reader, session: SessionInPath, page: Paged, hot: HotDb) -> Response:
+    rows = await repository.list_messages(hot, session.id, page)
+    rows, cursor = page.cut(rows, lambda row: row["position"])
+    return listed([message_json(row) for row in rows], cursor)
+
+
+@router.post("/sessions/{session_id}/messages", status_code=201)
+async def import_messages(
+    caller: Service,
+    session: SessionInPath,
+    wanted: Annotated[MessagesImport, body(MessagesImport)],
+    once: Idempotent,
+    db: Db,
+) -> Response:
+    for index, message in enumerate(wanted.messages):
+        if not message.content.strip():
+            raise Invalid(errors=[(("body", "messages", index, "content"), "must not be blank")])
+
+    async def make() -> dict[str, Any]:
+        rows = await repository.import_messages(await driver_connection(db), session.id, wanted.messages)
+        return {"data": [message_json(row) for row in rows]}
+
+    return await once.create(db, make)
+
+
+@router.post("/sessions/{session_id}/tokens", status_code=201, response_model=tokens.TokenCreated)
+async def create_token(
+    caller: Service,
+    session: SessionInPath,
+    wanted: Annotated[tokens.TokenCreate, body(tokens.TokenCreate)],
+    once: Idempotent,
+    db: Db,
+) -> Response:
+    async def make() -> tokens.TokenCreated:
+        row, token = await tokens.create_token(db, session, wanted)
+        return tokens.TokenCreated(token=token, expires_at=clock.rfc3339(row.expires_at))
+
+    return await once.create(db, make)

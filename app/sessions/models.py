@@ -1,0 +1,196 @@
+"""Sessions and their messages, as tables and as the API shows them."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
+from sqlalchemy import Column, DateTime, ForeignKey, Index, Text, UniqueConstraint
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlmodel import Field as Column_
+from sqlmodel import SQLModel
+
+from app.infra import clock
+from app.run_options import ModelChoice, ModelName, RunOptions, ToolNames
+from app.scope import Reference, Scope, axis
+from app.shapes import JsonObject, Shape
+
+
+def _json() -> Any:
+    return Column_(default=None, sa_column=Column(JSONB(none_as_null=True), nullable=True))
+
+
+class Session(SQLModel, table=True):
+    __tablename__ = "sessions"
+    __table_args__ = (
+        Index("sessions_by_workspace", "workspace_id", "id"),
+        Index("sessions_by_tenant", "workspace_id", "tenant_type", "tenant_id", "id"),
+    )
+
+    id: str = Column_(primary_key=True)
+    workspace_id: str = Column_(sa_column=Column(Text, ForeignKey("workspaces.id", ondelete="CASCADE"), nullable=False))
+    tenant_type: str
+    tenant_id: str
+    subject_type: str | None = None
+    subject_id: str | None = None
+    member_type: str | None = None
+    member_id: str | None = None
+    title: str | None = None
+    agent_id: str | None = None
+    system_prompt: str | None = None
+    model: Any = _json()
+    tools: Any = _json()
+    context: Any = _json()
+    history: Any = _json()
+    memory: Any = _json()
+    redaction: Any = _json()
+    config: Any = _json()
+    metadata_: Any = Column_(default=None, sa_column=Column("metadata", JSONB(none_as_null=True), nullable=True))
+    next_position: int = 1
+    created_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
+    updated_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
+
+
+class StoredMessage(SQLModel, table=True):
+    """`parts` holds what `content` cannot: image parts of a user's input. `position` is unique in the session."""
+
+    __tablename__ = "messages"
+    __table_args__ = (UniqueConstraint("session_id", "position", name="messages_session_position"),)
+
+    id: str = Column_(primary_key=True)
+    session_id: str = Column_(sa_column=Column(Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False))
+    run_id: str | None = Column_(default=None, index=True)
+    position: int
+    role: str
+    content: str
+    parts: Any = _json()
+    tool_calls: Any = _json()
+    tool_call_id: str | None = None
+    created_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
+
+
+def message_json(row: Any) -> dict[str, Any]:
+    """A message as the API and the events show it; `row` is a record or mapping of the table's columns."""
+    return {
+        "id": row["id"],
+        "session_id": row["session_id"],
+        "run_id": row["run_id"],
+        "position": row["position"],
+        "role": row["role"],
+        "content": row["parts"] or row["content"],
+        "tool_calls": row["tool_calls"] or [],
+        "tool_call_id": row["tool_call_id"],
+        "created_at": clock.rfc3339(row["created_at"]),
+    }
+
+
+Title = Annotated[str, StringConstraints(max_length=500)]
+SystemPrompt = Annotated[str, StringConstraints(max_length=200_000)]
+
+
+class HistoryConfig(Shape):
+    token_budget: Annotated[int, Field(ge=100, le=2_000_000)] | None = None
+    keep_recent_turns: Annotated[int, Field(ge=1, le=1000)] | None = None
+    summary_model: ModelName | None = None
+
+
+class MemoryConfig(Shape):
+    read: bool | None = None
+    write: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    model: ModelName | None = None
+
+
+class SessionFields(Shape):
+    """What a session keeps beside its scope; `config` takes any field of a run."""
+
+    title: Title | None = None
+    system_prompt: SystemPrompt | None = None
+    model: ModelChoice | None = None
+    tools: ToolNames | None = None
+    context: JsonObject | None = None
+    history: HistoryConfig | None = None
+    memory: MemoryConfig | None = None
+    config: RunOptions | None = None
+    metadata: JsonObject | None = None
+
+    def as_columns(self) -> dict[str, Any]:
+        """The fields that were named, as the table keeps them."""
+        named: dict[str, Any] = self.model_dump(mode="json", exclude_unset=True)
+        if "metadata" in named:
+            named["metadata_"] = named.pop("metadata")
+        return named
+
+
+class SessionCreate(SessionFields):
+    tenant: Reference
+    subject: Reference | None = None
+    member: Reference | None = None
+    agent_id: str | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(tenant=self.tenant, subject=self.subject, member=self.member)
+
+
+class SessionRead(BaseModel):
+    id: str
+    tenant: Reference
+    subject: Reference | None
+    member: Reference | None
+    title: str | None
+    agent_id: str | None
+    system_prompt: str | None
+    model: ModelChoice | None
+    tools: list[str] | None
+    context: JsonObject
+    history: JsonObject | None
+    memory: JsonObject | None
+    redaction: JsonObject | None
+    config: JsonObject
+    metadata: JsonObject
+    created_at: str
+    updated_at: str
+
+
+def session_json(row: Session) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "tenant": axis(row, "tenant"),
+        "subject": axis(row, "subject"),
+        "member": axis(row, "member"),
+        "title": row.title,
+        "agent_id": row.agent_id,
+        "system_prompt": row.system_prompt,
+        "model": row.model,
+        "tools": row.tools,
+        "context": row.context or {},
+        "history": row.history,
+        "memory": row.memory,
+        "redaction": row.redaction,
+        "config": row.config or {},
+        "metadata": row.metadata_ or {},
+        "created_at": clock.rfc3339(row.created_at),
+        "updated_at": clock.rfc3339(row.updated_at),
+    }
+
+
+class ImportedMessage(Shape):
+    role: Literal["user", "assistant"]
+    content: Annotated[str, StringConstraints(min_length=1, max_length=1_000_000)]
+    created_at: Annotated[AwareDatetime, Field(strict=False)] | None = None
+
+
+class MessagesImport(Shape):
+    messages: Annotated[list[ImportedMessage], Field(min_length=1, max_length=1000)]
+
+
+class MessageRead(BaseModel):
+    id: str
+    session_id: str
+    run_id: str | None
+    position: int
+    role: Literal["user", "assistant", "tool"]
+    content: str | list[JsonObject]
+    tool_calls: list[JsonObject]
+    tool_call_id: str | None
+    created_at: str

@@ -1,0 +1,66 @@
+"""The tools of one run: what is offered to its model, and the loop's Tools port that calls them as webhooks."""
+
+from typing import Any
+
+import orjson
+
+from app.infra.crypto import Crypto
+from app.infra.database import Pool
+from app.infra.telemetry import TOOL_CALLS, log
+from app.loop.messages import ToolCall, ToolOutcome, ToolResult
+from app.loop.ports import OfferedTool
+from app.outbound.sender import Sender
+from app.tools import repository
+from app.tools.schema import compiled
+from app.tools.webhook import RunIdentity, WebhookTarget, call_webhook
+
+
+class Toolbox:
+    def __init__(
+        self,
+        sender: Sender,
+        identity: RunIdentity,
+        offered: tuple[OfferedTool, ...],
+        targets: dict[str, WebhookTarget],
+    ) -> None:
+        self.offered = offered
+        self._sender, self._identity, self._targets = sender, identity, targets
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        result = await call_webhook(self._sender, self._targets[call.name], self._identity, call)
+        TOOL_CALLS.labels(result.outcome).inc()
+        if result.outcome is ToolOutcome.FAILED:
+            log.warning("tool_failed", tool=call.name, call_id=call.id, status=result.status, cause=result.cause)
+        return result
+
+
+async def open_toolbox(
+    pool: Pool, crypto: Crypto, sender: Sender, workspace_id: str, names: list[str], identity: RunIdentity
+) -> Toolbox:
+    """Read the tools that are still active, with their secrets opened for as long as the run lasts."""
+    rows = await repository.read_active(pool, workspace_id, names) if names else []
+    return Toolbox(
+        sender,
+        identity,
+        tuple(_offered(row) for row in rows),
+        {row["name"]: _target(crypto, row) for row in rows},
+    )
+
+
+def _offered(row: Any) -> OfferedTool:
+    schema = compiled(orjson.dumps(row["parameters"]).decode())
+    keys = row["result_keys"]
+    return OfferedTool(
+        row["name"], row["description"], row["parameters"], schema.check, None if keys is None else tuple(keys)
+    )
+
+
+def _target(crypto: Crypto, row: Any) -> WebhookTarget:
+    return WebhookTarget(
+        name=row["name"],
+        url=row["url"],
+        timeout_seconds=row["timeout_seconds"],
+        at_most_once=row["at_most_once"],
+        headers=repository.open_headers(crypto, row),
+        secrets=repository.open_secrets(crypto, row),
+    )

@@ -1,0 +1,278 @@
+"""What an endpoint may ask for, and how errors become problem documents (RFC 9457).
+
+Dependencies run in the order of an endpoint's parameters, and the body is one of them: so a caller is judged first, then
+the thing in the path is looked up, then the body is read and judged.
+"""
+
+import base64
+import binascii
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import orjson
+from fastapi import Depends, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from sqlmodel.ext.asyncio.session import AsyncSession
+from starlette.exceptions import HTTPException
+
+from app.idempotency import Idempotency, check_key
+from app.infra.database import Database, Pool, driver_connection
+from app.infra.errors import (
+    BadRequest,
+    Forbidden,
+    Invalid,
+    NotFound,
+    RondoError,
+    TooLarge,
+    Unauthenticated,
+    UnsupportedMediaType,
+)
+from app.json_door import read_json
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
+Kind = Literal["admin", "service", "client"]
+Can = Literal["read", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. An admin has no workspace; a client token is good for one session and for what it `can`."""
+
+    kind: Kind
+    workspace_id: str
+    session_id: str | None = None
+    can: tuple[str, ...] = ()
+
+    def may_see_session(self, session_id: str | None) -> bool:
+        return self.kind != "client" or self.session_id == session_id
+
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+Authenticate = Callable[[str], Awaitable[Caller | None]]
+
+
+# ---- callers
+
+
+def callers(*kinds: Kind, can: Can | None = None, in_query: bool = False) -> Any:
+    """Who may use a route. A route that does not say so keeps the service from starting (`main.create_app`)."""
+
+    async def judge(request: Request) -> Caller:
+        caller = await _authenticated(request, in_query)
+        if caller.kind not in kinds or (caller.kind == "client" and can is not None and can not in caller.can):
+            raise Forbidden("This kind of key may not do that.")
+        request.state.caller = caller
+        return caller
+
+    judge.allowed_kinds = kinds  # type: ignore[attr-defined]
+    return Depends(judge)
+
+
+def public(endpoint: Endpoint) -> Endpoint:
+    """Mark a route that asks for no key."""
+    endpoint.is_public = True  # type: ignore[attr-defined]
+    return endpoint
+
+
+async def _authenticated(request: Request, in_query: bool) -> Caller:
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        key = request.query_params.get("access_token", "") if in_query else ""
+    authenticate: Authenticate = request.app.state.authenticate
+    caller = await authenticate(key.strip()) if key.strip() else None
+    if caller is None:
+        raise Unauthenticated()
+    return caller
+
+
+Admin = Annotated[Caller, callers("admin")]
+Service = Annotated[Caller, callers("service")]
+Reader = Annotated[Caller, callers("service", "client", can="read")]
+Starter = Annotated[Caller, callers("service", "client", can="run")]
+Follower = Annotated[Caller, callers("service", "client", in_query=True)]
+
+
+# ---- bodies
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def body(model: type[Model]) -> Any:
+    """The request's body as `model`. Refuses what is too large, no JSON, too deep, or not of that shape."""
+
+    async def read(request: Request) -> Model:
+        value = request.state.body = read_json(await _raw_body(request))
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            raise Invalid(errors=[(_place(item["loc"]), item["msg"]) for item in error.errors()]) from None
+
+    read.body_model = model  # type: ignore[attr-defined]
+    return Depends(read)
+
+
+def _place(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    return ("body", *loc)
+
+
+async def _raw_body(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
+        raise TooLarge("A body may have 4 MiB at most.")
+    received = bytearray()
+    async for chunk in request.stream():
+        received += chunk
+        if len(received) > MAX_BODY_BYTES:
+            raise TooLarge("A body may have 4 MiB at most.")
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if received and media_type != "application/json" and not media_type.endswith("+json"):
+        raise UnsupportedMediaType("Content-Type must be application/json.")
+    return bytes(received) or b"{}"
+
+
+# ---- database
+
+
+def database(request: Request) -> Database:
+    found: Database = request.app.state.database
+    return found
+
+
+def pool(request: Request) -> Pool:
+    return database(request).pool
+
+
+async def _transaction(request: Request) -> AsyncIterator[AsyncSession]:
+    async with database(request).transaction() as db:
+        yield db
+
+
+Db = Annotated[AsyncSession, Depends(_transaction, scope="function")]
+"""A transaction that is committed before the answer leaves."""
+
+HotDb = Annotated[Pool, Depends(pool)]
+"""The asyncpg pool, for statements that are a transaction each."""
+
+
+# ---- idempotency
+
+
+class Once:
+    """Answers a repeated POST with what the first one answered."""
+
+    def __init__(self, idempotency: Idempotency | None) -> None:
+        self.idempotency = idempotency
+
+    async def create(self, db: AsyncSession, make: Callable[[], Awaitable[Any]], status: int = 201) -> Response:
+        """Run `make` in the transaction `db` and keep its JSON with it, or give the first answer again."""
+        if self.idempotency is None:
+            return json_response(await make(), status)
+        connection = await driver_connection(db)
+        row = await self.idempotency.find(connection, wait=False)
+        if row is not None:
+            first_status, answer = self.idempotency.answer(row)
+            headers = {"Idempotent-Replayed": "true"}
+            return Response(answer, first_status, headers, media_type="application/json")
+        response = json_response(await make(), status)
+        await db.flush()
+        await self.idempotency.keep_answer(connection, status, bytes(response.body))
+        return response
+
+
+async def _once(request: Request) -> Once:
+    header = request.headers.get("idempotency-key")
+    if header is None:
+        return Once(None)
+    caller: Caller = request.state.caller
+    who = caller.kind if caller.session_id is None else f"client:{caller.session_id}"
+    content = getattr(request.state, "body", None)
+    scope = f"{who} {request.url.path}"
+    return Once(Idempotency(caller.workspace_id, scope, check_key(header), content, request.app.state.crypto))
+
+
+Idempotent = Annotated[Once, Depends(_once)]
+"""Must stand after the caller and the body in an endpoint's parameters."""
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    return Response(orjson.dumps(value), status, headers, media_type="application/json")
+
+
+# ---- lists
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """At most `limit` rows after `cursor`, which is what the last row of the page before was."""
+
+    limit: int
+    cursor: str | None
+
+    def cut(self, rows: list[Any], key: Callable[[Any], str | int]) -> tuple[list[Any], str | None]:
+        """`rows` were read one more than `limit`: the page, and the cursor of the next one if there is one."""
+        if len(rows) <= self.limit:
+            return rows, None
+        return rows[: self.limit], _as_cursor(str(key(rows[self.limit - 1])))
+
+
+def _as_cursor(value: str) -> str:
+    return base64.urlsafe_b64encode(value.encode()).decode().rstrip("=")
+
+
+def _page(
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    after: Annotated[str | None, Query(max_length=200)] = None,
+) -> Page:
+    if after is None:
+        return Page(limit, None)
+    try:
+        return Page(limit, base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)).decode("ascii"))
+    except (binascii.Error, ValueError):
+        raise Invalid("That is no cursor.", errors=[(("query", "after"), "not a cursor of this list")]) from None
+
+
+Paged = Annotated[Page, Depends(_page)]
+
+
+def listed(data: list[Any], next_cursor: str | None) -> Response:
+    return json_response({"data": data, "next": next_cursor})
+
+
+# ---- errors
+
+
+def problem(error: RondoError) -> Response:
+    document = {
+        "type": f"urn:rondo:problem:{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail or error.title,
+        "code": error.code,
+        **error.extra,
+    }
+    return Response(orjson.dumps(document), error.status, error.headers, media_type="application/problem+json")
+
+
+async def on_rondo_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RondoError)
+    return problem(error)
+
+
+async def on_invalid_parameters(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return problem(Invalid(errors=[(item["loc"], item["msg"]) for item in error.errors()]))
+
+
+async def on_http_exception(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return problem(NotFound())
+    known = BadRequest(error.detail, code="method_not_allowed" if error.status_code == 405 else None)
+    known.status, known.title = error.status_code, str(error.detail)
+    known.headers.update(error.headers or {})
+    return problem(known)
