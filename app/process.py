@@ -1,5 +1,6 @@
 """What a process stands on, API or worker: opened in order, handed down as values, closed in reverse."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from app.infra.settings import Settings, SettingsError, parse_encryption_keys
 from app.outbound.address_guard import AddressGuard
 from app.outbound.sender import Sender
 from app.providers.catalog import Catalog
+from app.providers.tokens import install_vocabulary
 from app.providers.transport import http_client
 from app.runs.resolve import Resolver, scope_of
 from app.runs.runner import Runner
@@ -49,6 +51,7 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
     """Connect and join everything. Raises SettingsError where a setting is missing."""
     if settings.database_url is None or settings.redis_url is None or settings.encryption_keys is None:
         raise SettingsError("DATABASE_URL, REDIS_URL and RONDO_ENCRYPTION_KEYS are needed here (`rondo up` makes its own)")
+    await asyncio.to_thread(install_vocabulary, settings.data_dir / "vocabulary")
     async with AsyncExitStack() as stack:
         database = await connect(settings.database_url)
         stack.push_async_callback(database.close)

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import httpx
 
@@ -52,6 +52,7 @@ _CONTROLS = re.compile(r"[\x00-\x20\x7f\\]")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PORT = re.compile(r"[0-9]{1,5}")
+_SENT_AS_IT_IS = "%/?:@!$&'()*+,;=~[]"
 _DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
 
 # A name server that does not answer holds a thread for many seconds, and nothing can call it back; in a pool of their
@@ -71,6 +72,7 @@ class UnresolvedName(RefusedAddress):
 class CheckedUrl:
     """A URL in one plain spelling: `host` lower-case ASCII, an address in its canonical form, no credentials or fragment.
 
+    Its path and query are as they were given, other characters than ASCII escaped, so that a signed URL stays valid.
     `address` is set where the host is an address, which has then been judged.
     """
 
@@ -180,8 +182,8 @@ def parse_url(url: str) -> CheckedUrl:
     shown = f"[{host}]" if isinstance(address, ipaddress.IPv6Address) else host
     default = 443 if split.scheme == "https" else 80
     suffix = "" if port in (None, default) else f":{port}"
-    query = f"?{split.query}" if split.query else ""
-    return CheckedUrl(f"{split.scheme}://{shown}{suffix}{split.path or '/'}{query}", host, port or default, address)
+    rest = quote((split.path or "/") + (f"?{split.query}" if split.query else ""), safe=_SENT_AS_IT_IS)
+    return CheckedUrl(f"{split.scheme}://{shown}{suffix}{rest}", host, port or default, address)
 
 
 def _split(url: str) -> SplitResult:

@@ -19,6 +19,10 @@ KEEP_IDLE_SECONDS = 4.0
 """Below the five seconds after which many servers close an idle connection, so that a request seldom meets the closing."""
 
 
+class RefusedSocket(RefusedAddress, OSError):
+    """Refused at the last look. An OSError, since the race of several addresses swallows any other exception."""
+
+
 class GuardedResolver(AbstractResolver):
     """Gives aiohttp the checked addresses of a name; raises `RefusedAddress` if any of them is refused."""
 
@@ -57,7 +61,7 @@ def guarded_connector(guard: AddressGuard, ssl_context: ssl.SSLContext, *, keep_
     def open_socket(info: tuple[Any, Any, int, str, Any]) -> socket.socket:
         family, kind, protocol, _, address = info
         if not guard.permits(ipaddress.ip_address(address[0])):
-            raise RefusedAddress("The address of the connection is not public.")
+            raise RefusedSocket("the address of the connection is not public")
         return socket.socket(family=family, type=kind, proto=protocol)
 
     resolver = GuardedResolver(guard)

@@ -1,7 +1,8 @@
 """The one way to an address that a caller gave (tools, subscriptions): a guarded, bounded POST.
 
 It follows no redirect, keeps no cookie, reads no proxy or credentials from the environment, and holds no more of an answer
-in memory than it may have. It uses httpx's transport interface, without httpx's client, which would do some of these.
+in memory than it may have. aiohttp is used as it is: httpx's client would follow, keep and read some of these, and its
+transport onto aiohttp rewrites the escapes of a URL.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import ssl
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from os import strerror
 from time import perf_counter
@@ -19,7 +20,7 @@ from typing import Self
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
+from yarl import URL
 
 from app.outbound.address_guard import AddressGuard, RefusedAddress
 from app.outbound.connector import guarded_connector
@@ -59,7 +60,7 @@ class SendFailure(Exception):
     `refused_address` or `bad_header`.
     """
 
-    def __init__(self, kind: FailureKind, cause: str, *, status: int | None = None) -> None:
+    def __init__(self, kind: FailureKind, cause: str, status: int | None = None) -> None:
         super().__init__(f"{kind}: {cause}")
         self.kind = kind
         self.cause = cause
@@ -84,16 +85,26 @@ class Sender:
         self._guard = guard
         self._max_answer_bytes = max_answer_bytes
         # Which authorities are trusted may come from SSL_CERT_FILE, as elsewhere; proxies and credentials may not.
-        context = ssl_context or httpx.create_ssl_context()
-        self._kept = self._transport(context, keep_alive=True)
-        self._fresh = self._transport(context, keep_alive=False)
+        self._ssl_context = ssl_context or httpx.create_ssl_context()
+        self._kept: aiohttp.ClientSession | None = None
+        self._fresh: aiohttp.ClientSession | None = None
 
-    def _transport(self, context: ssl.SSLContext, *, keep_alive: bool) -> AiohttpTransport:
-        def session() -> aiohttp.ClientSession:
-            connector = guarded_connector(self._guard, context, keep_alive=keep_alive)
-            return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+    def _session(self, *, fresh: bool) -> aiohttp.ClientSession:
+        """Made at the first use, since it belongs to the running loop."""
+        if fresh:
+            self._fresh = self._fresh or self._new_session(keep_alive=False)
+            return self._fresh
+        self._kept = self._kept or self._new_session(keep_alive=True)
+        return self._kept
 
-        return AiohttpTransport(verify=context, trust_env=False, client=session)
+    def _new_session(self, *, keep_alive: bool) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=guarded_connector(self._guard, self._ssl_context, keep_alive=keep_alive),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -105,8 +116,9 @@ class Sender:
 
     async def aclose(self) -> None:
         """Close all connections; calls under way fail."""
-        await self._kept.aclose()
-        await self._fresh.aclose()
+        for session in (self._kept, self._fresh):
+            if session is not None:
+                await session.close()
 
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float, *, fresh: bool = False
@@ -122,55 +134,67 @@ class Sender:
             target = self._guard.check_url(url)
         except RefusedAddress as refused:
             raise SendFailure(FailureKind.REFUSED_ADDRESS, str(refused)) from None
-        request = _request(target.url, body, _checked_headers(headers))
-        status: int | None = None
+        checked = _checked_headers(headers)
+        progress = _Progress()
         try:
             async with asyncio.timeout(timeout_seconds):
                 with _failures_named():
-                    response = await (self._fresh if fresh else self._kept).handle_async_request(request)
-                    status = response.status_code
-                    try:
-                        raw = await self._read(response)
-                    finally:
-                        await response.aclose()
+                    raw = await self._exchange(self._session(fresh=fresh), target.url, body, checked, progress)
+            content = self._decoded(raw, progress.headers.get("content-encoding", ""))
         except TimeoutError:
-            raise SendFailure(FailureKind.TIMEOUT, "no whole answer within the time-out", status=status) from None
-        answer_headers = dict(response.headers)
-        content = self._decoded(raw, answer_headers.get("content-encoding", ""), status)
-        return Answer(status, answer_headers, content, perf_counter() - started)
+            raise SendFailure(FailureKind.TIMEOUT, "no whole answer within the time-out", progress.status) from None
+        except SendFailure as failure:
+            failure.status = progress.status
+            raise
+        return Answer(progress.status or 0, progress.headers, content, perf_counter() - started)
 
-    async def _read(self, response: httpx.Response) -> bytes:
-        """The bytes of the answer as they came, never more than may be."""
-        limit = self._max_answer_bytes
-        declared = response.headers.get("content-length", "")
-        if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
-            raise self._too_large(response.status_code)
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in response.aiter_raw():
-            size += len(chunk)
-            if size > limit:
-                raise self._too_large(response.status_code)
-            chunks.append(chunk)
-        return b"".join(chunks)
+    async def _exchange(
+        self, session: aiohttp.ClientSession, url: str, body: bytes, headers: dict[str, str], progress: "_Progress"
+    ) -> bytes:
+        """Send, and read the bytes of the answer as they come, never more than may be."""
+        data: bytes | AsyncIterator[bytes] = body
+        if len(body) > _PART_BYTES:
+            data, headers = _parts(body), {**headers, "content-length": str(len(body))}
+        response = await session.post(URL(url, encoded=True), data=data, headers=headers, allow_redirects=False)
+        try:
+            progress.status = response.status
+            progress.headers = {name.lower(): value for name, value in response.headers.items()}
+            if (response.content_length or 0) > self._max_answer_bytes:
+                raise self._too_large()
+            raw = bytearray()
+            async for chunk in response.content.iter_any():
+                raw += chunk
+                if len(raw) > self._max_answer_bytes:
+                    raise self._too_large()
+            return bytes(raw)
+        except BaseException:
+            response.close()
+            raise
 
-    def _decoded(self, raw: bytes, encoding: str, status: int) -> bytes:
+    def _decoded(self, raw: bytes, encoding: str) -> bytes:
         """`identity` is asked for, but some servers compress all the same."""
         name = encoding.strip().lower()
         if not raw or name in ("", "identity"):
             return raw
         if name not in ("gzip", "x-gzip", "deflate"):
-            raise SendFailure(FailureKind.BAD_ANSWER, "the answer has an encoding that was not asked for", status=status)
+            raise SendFailure(FailureKind.BAD_ANSWER, "the answer has an encoding that was not asked for")
         content = inflate(raw, self._max_answer_bytes, gzip="gzip" in name)
         if content is None:
-            raise SendFailure(FailureKind.BAD_ANSWER, "the answer is compressed wrongly", status=status)
+            raise SendFailure(FailureKind.BAD_ANSWER, "the answer is compressed wrongly")
         if len(content) > self._max_answer_bytes:
-            raise self._too_large(status)
+            raise self._too_large()
         return content
 
-    def _too_large(self, status: int) -> SendFailure:
-        cause = f"the answer is larger than {self._max_answer_bytes} bytes"
-        return SendFailure(FailureKind.TOO_LARGE, cause, status=status)
+    def _too_large(self) -> SendFailure:
+        return SendFailure(FailureKind.TOO_LARGE, f"the answer is larger than {self._max_answer_bytes} bytes")
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far an answer came, for whoever has to tell why it went no further."""
+
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def inflate(raw: bytes, limit: int, *, gzip: bool) -> bytes | None:
@@ -191,20 +215,10 @@ def inflate(raw: bytes, limit: int, *, gzip: bool) -> bytes | None:
     return content
 
 
-class _Parts(httpx.AsyncByteStream):
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for start in range(0, len(self._body), _PART_BYTES):
-            yield self._body[start : start + _PART_BYTES]
-
-
-def _request(url: str, body: bytes, headers: dict[str, str]) -> httpx.Request:
-    """A long body goes out in parts, so that writing it does not hold up everything else; its length is still told."""
-    if len(body) <= _PART_BYTES:
-        return httpx.Request("POST", url, headers=headers, content=body)
-    return httpx.Request("POST", url, headers={**headers, "content-length": str(len(body))}, stream=_Parts(body))
+async def _parts(body: bytes) -> AsyncIterator[bytes]:
+    """A long body goes out in parts, so that writing it does not hold up everything else."""
+    for start in range(0, len(body), _PART_BYTES):
+        yield body[start : start + _PART_BYTES]
 
 
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -225,13 +239,11 @@ def _failures_named() -> Iterator[None]:
         yield
     except RefusedAddress as refused:
         raise SendFailure(FailureKind.REFUSED_ADDRESS, str(refused)) from None
-    except (httpx.UnsupportedProtocol, aiohttp.InvalidURL, httpx.InvalidURL):
+    except aiohttp.InvalidURL:
         raise SendFailure(FailureKind.REFUSED_ADDRESS, "the URL cannot be called") from None
     except aiohttp.ClientResponseError:
         raise SendFailure(FailureKind.BAD_ANSWER, "the answer is not valid HTTP") from None
-    except (httpx.TransportError, aiohttp.ClientError, OSError) as error:
-        if isinstance(error, TimeoutError):
-            raise
+    except (aiohttp.ClientError, OSError) as error:
         raise _connection_failure(error) from None
 
 
@@ -239,6 +251,8 @@ def _connection_failure(error: BaseException) -> SendFailure:
     chain = [error]
     while len(chain) < 10 and (below := chain[-1].__cause__ or chain[-1].__context__):
         chain.append(below)
+    if any(isinstance(link, RefusedAddress) for link in chain):
+        return SendFailure(FailureKind.REFUSED_ADDRESS, "the address of the connection is not public")
     if any(isinstance(link, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError) for link in chain):
         return SendFailure(FailureKind.TLS, "the certificate was not accepted")
     if any(isinstance(link, aiohttp.ClientSSLError | ssl.SSLError) for link in chain):

@@ -17,6 +17,8 @@ from app.loop.cleaning import clean_text
 from app.providers.client import ProviderError, ProviderErrorKind
 
 MAX_MESSAGE_CHARS = 500
+_READ_CHARS = 8000
+_SHORTEST_SECRET = 6
 
 _OVERFLOW_CODES = frozenset(
     {
@@ -167,7 +169,7 @@ def _facts_of(value: Any) -> _Facts:
     return _Facts(
         codes=frozenset(word.lower() for word in words if isinstance(word, str) and word),
         message=message if isinstance(message, str) else "",
-        hidden=str(metadata.get("raw", ""))[:4000] if isinstance(metadata, dict) else "",
+        hidden=str(metadata.get("raw", "")) if isinstance(metadata, dict) else "",
         status=next((status for status in statuses if 400 <= status <= 599), None),
     )
 
@@ -191,7 +193,7 @@ _WORDS = {
 
 
 def _kind(facts: _Facts) -> ProviderErrorKind:
-    text = f"{facts.message} {facts.hidden}"
+    text = f"{facts.message[:_READ_CHARS]} {facts.hidden[:_READ_CHARS]}"
     if facts.codes & _CREDIT_CODES or (facts.status != 401 and _CREDITS.search(text)):
         return ProviderErrorKind.UNAVAILABLE
     if any(is_context_overflow(facts.status, code, text) for code in (facts.codes or {None})):
@@ -228,7 +230,7 @@ def _plain_text(body: bytes) -> str:
 
 def _shown(message: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
-        if secret:
+        if len(secret) >= _SHORTEST_SECRET:
             message = message.replace(secret, "[secret]")
     message = _SECRET.sub("[secret]", " ".join(clean_text(message[: 4 * MAX_MESSAGE_CHARS]).split()))
     return message if len(message) <= MAX_MESSAGE_CHARS else message[:MAX_MESSAGE_CHARS] + "…"

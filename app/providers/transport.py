@@ -38,9 +38,7 @@ class Clocks:
     after_finish_seconds: float = 5.0
 
 
-def http_client(
-    *, connect_seconds: float = 10.0, keepalive_seconds: float = 30.0, resolver: AbstractResolver | None = None
-) -> httpx.AsyncClient:
+def http_client(*, keepalive_seconds: float = 30.0, resolver: AbstractResolver | None = None) -> httpx.AsyncClient:
     """The client to share among all model clients of the process; close it with `aclose()`.
 
     It follows no redirects, keeps no cookies, ignores the environment's proxies and has no read time-out, since each
@@ -55,7 +53,7 @@ def http_client(
     return httpx.AsyncClient(
         transport=AiohttpTransport(verify=tls, client=session),
         headers={"User-Agent": "rondo", "Accept-Encoding": "identity"},
-        timeout=httpx.Timeout(None, connect=connect_seconds),
+        timeout=None,
         follow_redirects=False,
         trust_env=False,
     )
@@ -95,6 +93,10 @@ class StallClock:
         if self._timer is not None:
             self._timer.cancel()
         await self._timeout.__aexit__(kind, error, traceback)
+
+    @property
+    def connect_seconds(self) -> float:
+        return self._clocks.connect_seconds
 
     def heard(self) -> None:
         """Bytes came, of whatever kind."""
@@ -139,7 +141,9 @@ async def exchange(
     """
     try:
         async with clock:
-            response = await http.send(http.build_request("POST", url, headers=headers, content=body), stream=True)
+            timeout = httpx.Timeout(None, connect=clock.connect_seconds)
+            request = http.build_request("POST", url, headers=headers, content=body, timeout=timeout)
+            response = await http.send(request, stream=True)
             try:
                 yield response
             finally:

@@ -10,6 +10,7 @@ from app.infra.errors import Forbidden, Invalid, NotFound
 from app.providers.scripted import script_of
 from app.runs import repository
 from app.runs.journal import reply_of
+from app.runs.preview import preview
 from app.runs.resolve import Resolved, Resolver
 from app.runs.service import RunService
 from app.runs.shapes import CLIENT_FIELDS, RunCreate, RunRead, SessionRunCreate, run_json
@@ -179,6 +180,13 @@ async def get_script(caller: Service, run: RunInPath, hot: HotDb) -> Response:
 @router.post("/runs/{run_id}/cancel", response_model=RunRead)
 async def cancel_run(caller: Starter, run: RunInPath, runs: Runs) -> Response:
     return json_response(run_json(await runs.cancel(run)))
+
+
+@router.get("/sessions/{session_id}/prompt")
+async def preview_prompt(
+    caller: Service, session: SessionInPath, hot: HotDb, input: Annotated[str | None, Query()] = None
+) -> Response:
+    return json_response(await preview(hot, session, input))
 
 
 @router.delete("/sessions/{session_id}", status_code=204)

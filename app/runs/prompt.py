@@ -12,15 +12,30 @@ from app.sessions.history import content_of, read_history
 async def build_messages(pool: Pool, run: Mapping[str, Any]) -> tuple[Message, ...]:
     """The messages of a run, from what was resolved when it was accepted and the session's turns before its input."""
     request = run["request"]
-    messages: list[Message] = []
-    if request["system_prompt"]:
-        messages.append(Message("system", request["system_prompt"]))
     if request["messages"] is not None:
-        return (*messages, *map(_given, request["messages"]))
-    if run["session_id"] is not None:
-        messages += await read_history(pool, run["session_id"], input_message_id(run["id"]))
-    messages.append(Message("user", input_content(request["input"])))
-    return tuple(messages)
+        return (*_system(request["system_prompt"]), *map(_given, request["messages"]))
+    if run["session_id"] is None:
+        return (*_system(request["system_prompt"]), Message("user", input_content(request["input"])))
+    return await next_messages(
+        pool, run["session_id"], request["system_prompt"], request["input"], input_message_id(run["id"])
+    )
+
+
+async def next_messages(
+    pool: Pool,
+    session_id: str,
+    system_prompt: str | None,
+    given: str | Sequence[dict[str, Any]] | None,
+    before_message_id: str = "",
+) -> tuple[Message, ...]:
+    """The messages of a session's turn: all before a message of it (or all there are), and the input."""
+    history = await read_history(pool, session_id, before_message_id)
+    asked = () if given is None else (Message("user", input_content(given)),)
+    return (*_system(system_prompt), *history, *asked)
+
+
+def _system(prompt: str | None) -> tuple[Message, ...]:
+    return (Message("system", prompt),) if prompt else ()
 
 
 def input_content(given: str | Sequence[dict[str, Any]]) -> Any:

@@ -57,7 +57,8 @@ class TestPublicAddresses:
     @pytest.mark.parametrize(
         "text",
         [
-            "8.8.8.8", "1.1.1.1", "172.15.255.255", "172.32.0.1", "100.63.255.255", "100.128.0.1", "198.17.0.1", "93.184.216.34",
+            "8.8.8.8", "1.1.1.1", "172.15.255.255", "172.32.0.1", "100.63.255.255", "100.128.0.1", "198.17.0.1",
+            "93.184.216.34",
             "2606:4700:4700::1111", "2001:4860:4860::8888", "2a00:1450::1", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8",
         ],
     )  # fmt: skip
@@ -65,9 +66,7 @@ class TestPublicAddresses:
         assert is_public(ipaddress.ip_address(text))
 
     @given(private_v4, st.integers(0, 2**32 - 1), st.integers(0, 2**16 - 1))
-    def test_no_embedded_form_of_a_private_address_is_public(
-        self, v4: ipaddress.IPv4Address, noise: int, low: int
-    ) -> None:
+    def test_no_embedded_form_of_a_private_address_is_public(self, v4: ipaddress.IPv4Address, noise: int, low: int) -> None:
         inner = int(v4)
         forms = {
             "mapped": 0xFFFF << 32 | inner,
@@ -146,6 +145,7 @@ class TestUrls:
         ("url", "expected"),
         [
             ("https://Example.COM/Hook?a=%2F&b=1", "https://example.com/Hook?a=%2F&b=1"),
+            ("https://example.com/á?q=«x»&r=%e1", "https://example.com/%C3%A1?q=%C2%ABx%C2%BB&r=%e1"),
             ("https://example.com:443", "https://example.com/"),
             ("https://example.com:/x", "https://example.com/x"),
             ("http://app_web:8000/x", "http://app_web:8000/x"),

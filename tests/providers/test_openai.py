@@ -4,10 +4,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from app.loop.messages import FinishReason, Usage
-from app.providers.client import ProviderErrorKind
+from app.providers.client import ProviderError, ProviderErrorKind
+from app.providers.openai_stream import ReplyStream
 from app.providers.transport import http_client
 from tests.providers.asking import ask
 from tests.providers.model_server import DONE, Answer, ModelServer, chunk, json_answer, sse
@@ -252,3 +255,31 @@ class TestRefusals:
         """A41."""
         asked = await ask(server, sse(chunk(finish="content_filter", content=None), DONE))
         assert (asked.reply.text, asked.reply.finish_reason) == ("", FinishReason.CONTENT_FILTER)
+
+
+KEYS = ["choices", "delta", "message", "content", "tool_calls", "function", "name", "arguments", "id", "index", "usage"]
+KEYS += ["error", "code", "reasoning", "reasoning_content", "refusal", "finish_reason", "prompt_tokens", "text", "thinking"]
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(["stop", "f"])
+anything = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+choices = st.fixed_dictionaries({"choices": st.lists(st.dictionaries(st.sampled_from(KEYS), anything, max_size=4))})
+
+
+class TestAnythingAtAll:
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(anything | choices, max_size=4), st.sampled_from([None, True, "prefilled"]))
+    async def test_no_chunk_raises_anything_but_a_provider_error(self, chunks, think_tags):
+        shown: list[str] = []
+        stream = ReplyStream("m", ["f"], lambda _, text: shown.append(text), lambda: None, think_tags=think_tags)
+        try:
+            for value in chunks:
+                stream.accept(json.dumps(value).encode())
+        except ProviderError:
+            return
+        reply = stream.reply()
+        (reply.text + reply.reasoning + "".join(shown)).encode()
+        assert "\x00" not in reply.text
+        assert sorted(reply.text + reply.reasoning) == sorted("".join(shown))
