@@ -88,7 +88,7 @@ def _join(
         )  # fmt: skip
         return await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
 
-    runner = Runner(pool, event_log, catalog.provider_for, toolbox_for)
+    runner = Runner(pool, event_log, catalog.provider_for, toolbox_for, settings.pending_seconds)
     supervisor = Supervisor(
         pool,
         runner,

@@ -15,6 +15,7 @@ from app.loop.messages import (
     Message,
     ModelFailure,
     Outcome,
+    PendingCall,
     Reply,
     ToolCall,
     ToolOutcome,
@@ -64,6 +65,7 @@ class FakeJournal:
         self.answers: list[AnsweredCall] = []
         self.failures: list[ModelFailure] = []
         self.said: list[str] = []
+        self.waiting: list[PendingCall] = []
 
     def stored(self, iteration: int) -> StoredIteration | None:
         return self.earlier.get(iteration)
@@ -76,6 +78,9 @@ class FakeJournal:
 
     async def answer(self, iteration: int, answered: AnsweredCall) -> None:
         self.answers.append(answered)
+
+    async def wait_for(self, iteration: int, pending: PendingCall) -> None:
+        self.waiting.append(pending)
 
     async def say(self, iteration: int, text: str) -> None:
         self.said.append(text)

@@ -70,6 +70,7 @@ class Settings(BaseModel):
     empty_nudge: bool = True
     empty_reply: str | None = None
     deadline_seconds: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    pending_seconds: Annotated[float, Field(gt=0)] = 86_400.0
     max_tokens_total: Annotated[int, Field(ge=1)] | None = None
 
     # durability

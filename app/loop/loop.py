@@ -19,6 +19,7 @@ from app.loop.messages import (
     Message,
     ModelFailure,
     Outcome,
+    Rejected,
     Reply,
     RunFinish,
     RunStatus,
@@ -26,8 +27,8 @@ from app.loop.messages import (
     ToolResult,
     Usage,
 )
-from app.loop.ports import Emit, Journal, ModelRequest, OfferedTool, Provider, Tools
-from app.loop.tool_calls import execute, identified, shown_to_model, skipped
+from app.loop.ports import Emit, Journal, ModelRequest, OfferedTool, Provider, StoredIteration, Tools
+from app.loop.tool_calls import denied, execute, identified, shown_to_model, skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,9 @@ class _Loop:
         ending = self.limit_reached(last) if calls else None
         if calls:
             self.asked_for_tools = True
-            await self.answer(iteration, reply, calls, ending)
+            stopped = await self.answer(iteration, reply, calls, ending)
+            if stopped is not None:
+                return stopped
         seconds = round(monotonic() - started, 6)
         self.emit(IterationCompleted(iteration, reply.finish_reason, reply.usage.as_dict(), seconds))
         if calls:
@@ -118,7 +121,7 @@ class _Loop:
                 for index, draft in enumerate(reply.calls)
             )
             await self.journal.reply(iteration, reply, calls)
-        if calls or reply.text.strip():
+        if calls or reply.text.strip() or reply.finish_reason is FinishReason.PAUSE:
             self.messages.append(Message("assistant", reply.text, calls, native=reply.native, native_model=reply.model))
         return reply, calls
 
@@ -138,15 +141,27 @@ class _Loop:
             return RunFinish.MAX_ITERATIONS
         return RunFinish.BUDGET if budget is not None and self.usage.total_tokens >= budget else None
 
-    async def answer(self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...], ending: RunFinish | None) -> None:
-        """Every call gets its result, stored as it returns; the model sees them in the order of the calls."""
+    async def answer(
+        self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...], ending: RunFinish | None
+    ) -> Outcome | None:
+        """Every call gets its result, stored as it returns; the model sees them in the order of the calls.
+
+        An outcome where the run cannot go on: a call waits for something outside, or was refused without a reason.
+        """
         turn = _Turn(self, iteration, reply, calls, ending)
+        if await turn.is_refused():
+            return await self.incomplete(iteration, RunFinish.REJECTED, self.last_text)
         answers = await turn.answers()
+        if len(answers) < len(calls):
+            return Outcome(RunStatus.WAITING, None, iterations=iteration)
         self.messages.extend(Message("tool", answers[call.id].content, tool_call_id=call.id) for call in calls)
+        return None
 
     async def finish(self, iteration: int, reply: Reply, last: bool, capped: bool) -> Outcome | None:
         """The outcome of a reply without calls, or None when it is asked for once more."""
         text = reply.text if reply.text.strip() else None
+        if reply.finish_reason is FinishReason.PAUSE:
+            return await self.incomplete(iteration, RunFinish.MAX_ITERATIONS, self.last_text) if last else None
         if capped:
             return await self.incomplete(iteration, RunFinish.MAX_ITERATIONS, text or self.last_text)
         if reply.finish_reason is FinishReason.LENGTH:
@@ -187,10 +202,24 @@ class _Turn:
         self.loop, self.iteration, self.reply, self.calls, self.ending = loop, iteration, reply, calls, ending
         self.original = _repeats(calls)
         self.done: dict[str, AnsweredCall] = {}
+        self.stored = loop.journal.stored(iteration) or StoredIteration(reply, calls)
+
+    async def is_refused(self) -> bool:
+        """Whether somebody refused a call without a reason; the refused calls then have their results."""
+        refused = [
+            (call, resolution)
+            for call in self.calls
+            if isinstance(resolution := self.stored.resolutions.get(call.id), Rejected)
+        ]
+        if all(resolution.reason for _, resolution in refused):
+            return False
+        for call, resolution in refused:
+            if call.id not in self.stored.answers:
+                await self.store(call, denied(resolution), None)
+        return True
 
     async def answers(self) -> dict[str, AnsweredCall]:
-        stored = self.loop.journal.stored(self.iteration)
-        for call_id, answered in (stored.answers if stored else {}).items():
+        for call_id, answered in self.stored.answers.items():
             self.done[call_id] = answered
             if call_id not in self.original:
                 self.loop.streak.judge(answered.result)
@@ -201,7 +230,7 @@ class _Turn:
                 if call.id not in self.original:
                     group.create_task(self.answer(call, slots))
         for call in opened:
-            if call.id in self.original:
+            if self.original.get(call.id) in self.done:
                 await self.repeat(call)
         return self.done
 
@@ -211,13 +240,25 @@ class _Turn:
             if self.ending is not None:
                 result = skipped(_SKIPPED[self.ending])
             else:
-                result = await self.execute(call)
+                executed = await self.execute(call)
+                if executed is None:
+                    return
+                result = executed
             await self.store(call, result, self.loop.streak.judge(result))
 
-    async def execute(self, call: ToolCall) -> ToolResult:
-        loop = self.loop
+    async def execute(self, call: ToolCall) -> ToolResult | None:
+        """The call's result; None when it waits for something outside."""
+        loop, resolution = self.loop, self.stored.resolutions.get(call.id)
+        if call.id in self.stored.pending and resolution is None:
+            return None
         cut_off = self.reply.finish_reason is FinishReason.LENGTH and call is self.calls[-1]
-        return await execute(call, loop.task.tools, loop.tools, loop.limits.result_keys, cut_off=cut_off)
+        result = await execute(
+            call, loop.task.tools, loop.tools, loop.limits.result_keys, cut_off=cut_off, resolution=resolution
+        )
+        if isinstance(result, ToolResult):
+            return result
+        await loop.journal.wait_for(self.iteration, result)
+        return None
 
     async def repeat(self, call: ToolCall) -> None:
         """The model sent one call twice: it was executed once, and both get its answer."""

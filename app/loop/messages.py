@@ -6,6 +6,7 @@ beside it, for pairing inside that provider's wire format only.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ class FinishReason(StrEnum):
     TOOL_CALLS = "tool_calls"
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
+    PAUSE = "pause"
+    """The provider wants to be asked again, with what it said so far, to go on."""
 
 
 class RunStatus(StrEnum):
@@ -217,6 +220,42 @@ class ToolResult:
     cause: str | None = None
 
 
+class PendingReason(StrEnum):
+    """What a call waits for: somebody's decision, the caller's own code, or a webhook that answered 202."""
+
+    APPROVAL = "approval"
+    CLIENT = "client"
+    ASYNC = "async"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call that has no result yet, since it waits for something outside."""
+
+    call: ToolCall
+    reason: PendingReason
+    expires_at: datetime | None = None
+    """Set once it is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """A decision to execute a call, with other arguments where somebody edited them."""
+
+    arguments: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A decision not to execute a call. Without a reason it ends the run."""
+
+    reason: str | None = None
+
+
+Resolution = Approved | Rejected | ToolResult
+"""What came for a call that was waiting: a decision, or its result from outside."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnsweredCall:
     """A call with its result and `content`, the result as the model sees it (shortened, hint appended)."""
@@ -230,10 +269,10 @@ class AnsweredCall:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
+    """How a run ended, or that it waits (status `waiting`, without a finish reason)."""
 
     status: RunStatus
-    finish_reason: RunFinish
+    finish_reason: RunFinish | None
     output: str | None = None
     output_parsed: Any = None
     error_code: ErrorCode | None = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from app.loop.events import Event
-from app.loop.messages import AnsweredCall, Message, ModelFailure, Reply, ToolCall, ToolResult
+from app.loop.messages import AnsweredCall, Message, ModelFailure, PendingCall, Reply, Resolution, ToolCall, ToolResult
 
 Emit = Callable[[Event], None]
 """Show something. Never waits and never fails; the log behind it writes ahead of what a client sees."""
@@ -28,6 +28,7 @@ class OfferedTool:
     parameters: Mapping[str, Any]
     check: Callable[[dict[str, Any]], CheckedArguments]
     result_keys: tuple[str, ...] | None = None
+    requires_approval: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class Provider(Protocol):
 class Tools(Protocol):
     """Runs the calls that were found and checked."""
 
-    async def call(self, call: ToolCall) -> ToolResult:
-        """Return what came back, with outcome `ok`, `error` or `failed`; never raises for what a tool did."""
+    async def call(self, call: ToolCall) -> ToolResult | PendingCall:
+        """Return what came back, with outcome `ok`, `error` or `failed`, or that it comes later; never raises."""
         ...
 
 
@@ -64,6 +65,8 @@ class StoredIteration:
     reply: Reply
     calls: tuple[ToolCall, ...]
     answers: Mapping[str, AnsweredCall] = field(default_factory=dict)
+    pending: Mapping[str, PendingCall] = field(default_factory=dict)
+    resolutions: Mapping[str, Resolution] = field(default_factory=dict)
 
 
 class Journal(Protocol):
@@ -83,6 +86,10 @@ class Journal(Protocol):
 
     async def answer(self, iteration: int, answered: AnsweredCall) -> None:
         """Store one result at the position of its call, then show `tool.invoked`."""
+        ...
+
+    async def wait_for(self, iteration: int, pending: PendingCall) -> None:
+        """Store that a call waits for something outside."""
         ...
 
     async def say(self, iteration: int, text: str) -> None:

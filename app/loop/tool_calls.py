@@ -8,7 +8,17 @@ from typing import Any
 
 from app.loop.cleaning import TooDeep, clean_json, clean_text
 from app.loop.guards import judge
-from app.loop.messages import DraftCall, ToolCall, ToolOutcome, ToolResult
+from app.loop.messages import (
+    Approved,
+    DraftCall,
+    PendingCall,
+    PendingReason,
+    Rejected,
+    Resolution,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+)
 from app.loop.ports import OfferedTool, Tools
 
 _SEPARATORS = re.compile(r"[-_\s]")
@@ -53,9 +63,18 @@ def identified(draft: DraftCall, call_id: str, tools: Sequence[OfferedTool]) -> 
 
 
 async def execute(
-    call: ToolCall, tools: Sequence[OfferedTool], port: Tools, result_keys: Sequence[str], *, cut_off: bool
-) -> ToolResult:
-    """What comes of one call. `cut_off`: the output limit fell into it, so it is not executed."""
+    call: ToolCall,
+    tools: Sequence[OfferedTool],
+    port: Tools,
+    result_keys: Sequence[str],
+    *,
+    cut_off: bool,
+    resolution: Resolution | None = None,
+) -> ToolResult | PendingCall:
+    """What comes of one call. `cut_off`: the output limit fell into it, so it is not executed.
+
+    `resolution` is what came for it while it waited. A tool that needs an approval is not called without one.
+    """
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
         offered = ", ".join(sorted(tool.name for tool in tools)) or "none"
@@ -64,19 +83,34 @@ async def execute(
     if cut_off:
         text = "The call was cut off by the output limit and was not executed. Send it again with less in it."
         return _not_executed(ToolOutcome.INVALID, text)
+    if isinstance(resolution, Approved) and resolution.arguments is not None:
+        call = replace(call, arguments=resolution.arguments)
     if call.arguments is None:
         return _not_executed(ToolOutcome.INVALID, f"The arguments of {call.name} are not a JSON object.")
     checked = tool.check(call.arguments)
     if checked.problems:
         problems = "; ".join(checked.problems)
         return _not_executed(ToolOutcome.INVALID, f"The arguments of {call.name} are not valid: {problems}")
+    keys = tool.result_keys or result_keys
+    if isinstance(resolution, ToolResult):
+        return _judged(call.name, resolution, keys)
+    if isinstance(resolution, Rejected):
+        return denied(resolution)
+    if tool.requires_approval and resolution is None:
+        return PendingCall(call, PendingReason.APPROVAL)
     result = await port.call(replace(call, arguments=checked.arguments))
-    return _judged(call.name, result, tool.result_keys or result_keys)
+    return result if isinstance(result, PendingCall) else _judged(call.name, result, keys)
 
 
 def skipped(reason: str) -> ToolResult:
     """The failed result of a call that a limit of the run kept from being executed."""
     return _not_executed(ToolOutcome.SKIPPED, reason)
+
+
+def denied(rejection: Rejected) -> ToolResult:
+    """The failed result of a call that somebody refused."""
+    text = "The call was not approved."
+    return _not_executed(ToolOutcome.DENIED, f"{text} {rejection.reason}" if rejection.reason else text)
 
 
 def cancelled() -> ToolResult:

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from app.events.sse import event_stream
 from app.infra.errors import Forbidden, Invalid, NotFound
 from app.providers.scripted import script_of
-from app.runs import repository
-from app.runs.journal import reply_of
+from app.runs import repository, waiting
 from app.runs.preview import preview
 from app.runs.resolve import Resolved, Resolver
 from app.runs.service import RunService
 from app.runs.shapes import CLIENT_FIELDS, RunCreate, RunRead, SessionRunCreate, run_json
+from app.runs.stored import reply_of
 from app.scope import parse_reference
 from app.sessions import repository as sessions
 from app.sessions.endpoints import SessionInPath
@@ -180,6 +180,20 @@ async def get_script(caller: Service, run: RunInPath, hot: HotDb) -> Response:
 @router.post("/runs/{run_id}/cancel", response_model=RunRead)
 async def cancel_run(caller: Starter, run: RunInPath, runs: Runs) -> Response:
     return json_response(run_json(await runs.cancel(run)))
+
+
+@router.post("/runs/{run_id}/approvals", response_model=RunRead)
+async def decide(
+    caller: Service, run: RunInPath, given: Annotated[waiting.Approvals, body(waiting.Approvals)], runs: Runs
+) -> Response:
+    return json_response(run_json(await runs.carry_on(*await waiting.approve(runs.pool, run["id"], given))))
+
+
+@router.post("/runs/{run_id}/tool-results", response_model=RunRead)
+async def give_results(
+    caller: Service, run: RunInPath, given: Annotated[waiting.ToolResults, body(waiting.ToolResults)], runs: Runs
+) -> Response:
+    return json_response(run_json(await runs.carry_on(*await waiting.supply(runs.pool, run["id"], given))))
 
 
 @router.get("/sessions/{session_id}/prompt")

@@ -14,24 +14,20 @@ from app.events.writer import RunLog
 from app.infra import clock, ids
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
-from app.loop.events import MessageCompleted, MessageDelta, RunEnded, ToolInvoked
+from app.loop.events import MessageCompleted, MessageDelta, RunEnded, RunWaiting, ToolInvoked
 from app.loop.messages import (
     AnsweredCall,
-    DraftCall,
-    FinishReason,
-    ModelCall,
     ModelFailure,
     Outcome,
+    PendingCall,
     Reply,
     ToolCall,
-    ToolOutcome,
-    ToolResult,
-    Usage,
 )
 from app.loop.ports import StoredIteration
 from app.loop.tool_calls import cancelled, shown_to_model
 from app.runs import statements
 from app.runs.shapes import run_json
+from app.runs.stored import answer_row, attempts_json, call_row, reply_json, shown_call, shown_pending
 from app.sessions.models import message_json
 
 
@@ -45,15 +41,24 @@ class RunJournal:
         run: Mapping[str, Any],
         claim: str,
         stored_iterations: Mapping[int, StoredIteration] | None = None,
+        *,
+        pending_seconds: float = 86_400.0,
     ) -> None:
         self._pool, self._log, self._run, self._claim = pool, log, run, claim
+        self._pending_seconds = pending_seconds
         self._stored = dict(stored_iterations or {})
         self._persist: bool = run["session_id"] is not None and run["request"]["persist"]
         self._open: dict[str, tuple[int, ToolCall]] = {}
+        self._pending: dict[str, dict[str, Any]] = {}
         self.last_text: str | None = None
         self.iterations = 0
         for iteration, stored in self._stored.items():
             self._remember(iteration, stored.reply, stored.calls, stored.answers)
+            self._pending |= {
+                call_id: shown_pending(pending, pending.expires_at)
+                for call_id, pending in stored.pending.items()
+                if call_id not in stored.answers
+            }
 
     def stored(self, iteration: int) -> StoredIteration | None:
         return self._stored.get(iteration)
@@ -68,7 +73,7 @@ class RunJournal:
         row = await self._pool.fetchrow(
             statements.REPLY,
             self._run["id"], self._claim, iteration, reply_json(reply), attempts_json(reply.attempts), message_id,
-            reply.text, shown_calls or None, [_call_row(index, call) for index, call in enumerate(calls)],
+            reply.text, shown_calls or None, [call_row(index, call) for index, call in enumerate(calls)],
             reply.usage.as_dict(), self._persist, len(calls), now, _rows(self._log.take_unkept()),
         )  # fmt: skip
         if row is None:
@@ -92,13 +97,34 @@ class RunJournal:
         seq = self._log.reserve(event)
         stored = await self._pool.fetchval(
             statements.ANSWER,
-            self._run["id"], self._claim, [_answer_row(answered)], _result_ids([answered.call.id]), clock.now(),
+            self._run["id"], self._claim, [answer_row(answered)], _result_ids([answered.call.id]), clock.now(),
             _rows(self._log.take_unkept()),
         )  # fmt: skip
         if stored is None:
             raise LeaseLost
         self._open.pop(answered.call.id, None)
+        self._pending.pop(answered.call.id, None)
         self._log.release(seq, event)
+
+    async def wait_for(self, iteration: int, pending: PendingCall) -> None:
+        expires_at = await self._pool.fetchval(
+            statements.WAIT_FOR, self._run["id"], self._claim, pending.call.id, pending.reason, self._pending_seconds
+        )
+        if expires_at is None:
+            raise LeaseLost
+        self._pending[pending.call.id] = shown_pending(pending, expires_at)
+
+    async def suspend(self) -> asyncpg.Record:
+        """Store that the run waits, and show for what; it belongs to nobody then. Returns its row."""
+        event = RunWaiting(list(self._pending.values()))
+        seq = self._log.reserve(event)
+        row = await self._pool.fetchrow(
+            statements.SUSPEND, self._run["id"], self._claim, event.pending, _rows(self._log.take_unkept())
+        )
+        if row is None:
+            raise LeaseLost
+        self._log.release(seq, event)
+        return row
 
     async def say(self, iteration: int, text: str) -> None:
         now = clock.now()
@@ -129,7 +155,7 @@ class RunJournal:
             statements.FINISH,
             self._run["id"], self._claim, outcome.status, outcome.finish_reason, outcome.output, outcome.output_parsed,
             outcome.error_code, outcome.error_message, last_seq,
-            [_answer_row(answered) for _, answered in settled],
+            [answer_row(answered) for _, answered in settled],
             _result_ids([answered.call.id for _, answered in settled]), clock.now(), _rows(self._log.take_unkept()),
         )  # fmt: skip
         if row is None:
@@ -171,12 +197,6 @@ def call_id_of(run_id: str, iteration: int, index: int) -> str:
     return ids.derived(ids.CALL, run_id, iteration, index)
 
 
-def shown_call(call: ToolCall) -> dict[str, Any]:
-    """A call as messages show it; arguments that are no object are shown as the text the model wrote."""
-    arguments = call.raw_arguments if call.arguments is None else call.arguments
-    return {"id": call.id, "name": call.name, "arguments": arguments}
-
-
 def _invoked(iteration: int, answered: AnsweredCall) -> ToolInvoked:
     result = answered.result
     return ToolInvoked(
@@ -197,93 +217,3 @@ def _result_ids(call_ids: Iterable[str]) -> dict[str, str]:
 
 def _rows(events: Iterable[KeptEvent]) -> list[dict[str, Any]]:
     return [asdict(event) for event in events]
-
-
-# ---- to and from JSON
-
-
-def attempts_json(attempts: Iterable[ModelCall]) -> list[dict[str, Any]]:
-    return [
-        {
-            "model": attempt.model,
-            "attempt": attempt.attempt,
-            "input_tokens": attempt.usage.input_tokens,
-            "output_tokens": attempt.usage.output_tokens,
-            "seconds": attempt.seconds,
-            "first_token_seconds": attempt.first_token_seconds,
-            "finish_reason": attempt.finish_reason,
-            "error": attempt.error,
-        }
-        for attempt in attempts
-    ]
-
-
-def reply_json(reply: Reply) -> dict[str, Any]:
-    return {
-        "text": reply.text,
-        "reasoning": reply.reasoning,
-        "finish_reason": reply.finish_reason,
-        "usage": reply.usage.as_dict(),
-        "model": reply.model,
-        "native": dict(reply.native),
-        "calls": [
-            {
-                "provider_id": call.provider_id,
-                "name": call.name,
-                "arguments": call.arguments,
-                "native": dict(call.native),
-            }
-            for call in reply.calls
-        ],
-    }
-
-
-def reply_of(stored: Mapping[str, Any]) -> Reply:
-    return Reply(
-        stored["text"],
-        tuple(DraftCall(**call) for call in stored["calls"]),
-        stored["reasoning"],
-        FinishReason(stored["finish_reason"]),
-        Usage(**stored["usage"]),
-        stored["model"],
-        stored["native"],
-    )
-
-
-def _call_row(index: int, call: ToolCall) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "index": index,
-        "tool": call.name,
-        "arguments": call.arguments,
-        "raw_arguments": call.raw_arguments,
-        "provider_id": call.provider_id,
-        "native": dict(call.native),
-    }
-
-
-def call_of(row: Mapping[str, Any]) -> ToolCall:
-    return ToolCall(row["id"], row["tool"], row["arguments"], row["raw_arguments"], row["provider_id"], row["native"] or {})
-
-
-def _answer_row(answered: AnsweredCall) -> dict[str, Any]:
-    result = answered.result
-    return {
-        "id": answered.call.id,
-        "result": result.result,
-        "content": answered.content,
-        "truncated": answered.truncated,
-        "outcome": result.outcome,
-        "hint_streak": answered.hint_streak,
-        "status": result.status,
-        "cause": result.cause,
-        "seconds": result.seconds,
-        "attempts": result.attempts,
-    }
-
-
-def answered_of(row: Mapping[str, Any]) -> AnsweredCall:
-    result = ToolResult(
-        row["result"], ToolOutcome(row["outcome"]), row["seconds"], row["attempts"], row["status"], row["cause"]
-    )
-    return AnsweredCall(call_of(row), result, row["content"], row["truncated"], row["hint_streak"])

@@ -23,6 +23,9 @@ class Run(SQLModel, table=True):
 
     `claim` is the token of the process that owns it, fresh per claim, good until `lease_expires_at` by the database's
     clock; `epoch` counts the claims and fences the event log. `last_seq` is set with the terminal status.
+
+    A run that waits has no claim: `pending` tells for what, and `wake_at` until when. `worked_seconds` is the time that
+    earlier owners worked on it, and `answered_epoch` the epoch in which it began to wait.
     """
 
     __tablename__ = "runs"
@@ -34,6 +37,7 @@ class Run(SQLModel, table=True):
             postgresql_where=text("status IN ('running', 'waiting') AND session_id IS NOT NULL"),
         ),
         Index("runs_unfinished", "status", "lease_expires_at", postgresql_where=text("status IN ('queued', 'running')")),
+        Index("runs_waking", "wake_at", postgresql_where=text("status = 'waiting'")),
     )  # fmt: skip
 
     id: str = Column_(primary_key=True)
@@ -65,6 +69,11 @@ class Run(SQLModel, table=True):
     claim: str | None = None
     epoch: int = 0
     lease_expires_at: datetime | None = _time()
+    claimed_at: datetime | None = _time()
+    worked_seconds: float = 0.0
+    answered_epoch: int | None = None
+    pending: Any = _json()
+    wake_at: datetime | None = _time()
     cancel_requested_at: datetime | None = _time()
     last_seq: int | None = None
     created_at: datetime = _time(nullable=False)
@@ -86,7 +95,10 @@ class Iteration(SQLModel, table=True):
 
 
 class RunToolCall(SQLModel, table=True):
-    """A call, stored before it is executed; what came of it is filled in when it has returned (`answered_at`)."""
+    """A call, stored before it is executed; what came of it is filled in when it has returned (`answered_at`).
+
+    `sent_at` is kept of calls that must not be sent twice. `pending_reason` and `expires_at` stand while it waits for something outside; `resolution` is what came.
+    """
 
     __tablename__ = "tool_calls"
     __table_args__ = (Index("tool_calls_by_run", "run_id", "iteration", "index"),)
@@ -110,6 +122,10 @@ class RunToolCall(SQLModel, table=True):
     cause: str | None = None
     seconds: float | None = None
     attempts: int | None = None
+    sent_at: datetime | None = _time()
+    pending_reason: str | None = None
+    expires_at: datetime | None = _time()
+    resolution: Any = _json()
     answered_at: datetime | None = _time()
 
 

@@ -11,8 +11,8 @@ from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.loop.events import TERMINAL_TYPES
 from app.loop.ports import StoredIteration
-from app.runs.journal import answered_of, call_of, reply_of
 from app.runs.replay import rebuild
+from app.runs.stored import answered_of, call_of, pending_of, reply_of, resolution_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,15 @@ async def stored_iterations(pool: Pool, run_id: str) -> dict[int, StoredIteratio
         own = [call for call in calls if call["iteration"] == row["iteration"]]
         answered = sorted((call for call in own if call["answered_at"] is not None), key=lambda call: call["answered_at"])
         answers = {call["id"]: answered_of(call) for call in answered}
-        stored[row["iteration"]] = StoredIteration(reply_of(row["reply"]), tuple(map(call_of, own)), answers)
+        waited = [call for call in own if call["answered_at"] is None and call["pending_reason"] is not None]
+        came = {call["id"]: resolution for call in waited if (resolution := resolution_of(call)) is not None}
+        stored[row["iteration"]] = StoredIteration(
+            reply_of(row["reply"]),
+            tuple(map(call_of, own)),
+            answers,
+            {call["id"]: pending_of(call) for call in waited},
+            came,
+        )
     return stored
 
 

@@ -10,7 +10,6 @@ import structlog
 
 from app.events.log import EventLog
 from app.events.writer import RunLog
-from app.infra import clock
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.telemetry import RUNS, log
@@ -22,6 +21,7 @@ from app.runs import statements
 from app.runs.journal import RunJournal, call_id_of, message_id_of
 from app.runs.prompt import build_messages, input_message
 from app.runs.recovery import attempts_made, catch_up, stored_iterations
+from app.runs.sent_once import SentOnce
 from app.runs.shapes import queued_json, started_json
 from app.tools.toolbox import Toolbox
 
@@ -50,12 +50,20 @@ class Owned:
 
 
 class Runner:
-    def __init__(self, pool: Pool, event_log: EventLog, provider_for: ProviderFor, toolbox_for: ToolboxFor) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        event_log: EventLog,
+        provider_for: ProviderFor,
+        toolbox_for: ToolboxFor,
+        pending_seconds: float,
+    ) -> None:
+        self._pending_seconds = pending_seconds
         self._pool, self._event_log = pool, event_log
         self._provider_for, self._toolbox_for = provider_for, toolbox_for
 
     async def execute(self, owned: Owned, cancel_wanted: Callable[[], bool]) -> asyncpg.Record:
-        """Run to the end and store it; returns the finished row. Raises LeaseLost when the run is another's by now.
+        """Run until it ends or waits, and store that; returns its row. Raises LeaseLost when it is another's by now.
 
         When this task is cancelled, the run ends as `cancelled` if that is wanted; otherwise it is left as it is, for the
         next owner.
@@ -78,6 +86,7 @@ class Runner:
 
     async def end(self, run: Mapping[str, Any]) -> asyncpg.Record:
         """End a claimed run that nobody works on as `cancelled`, from what is stored of it."""
+        structlog.contextvars.bind_contextvars(run_id=run["id"], session_id=run["session_id"])
         run_log, journal = await self._open(Owned(run))
         try:
             return await self._finish(run, run_log, journal, cancelled(journal))
@@ -102,7 +111,7 @@ class Runner:
             run_log = RunLog(self._event_log, run["id"], run["epoch"], in_session=in_session)
             run_log.emit(RunQueued(queued_json(run)))
             run_log.emit(RunStarted(started_json(run)))
-            return run_log, RunJournal(self._pool, run_log, run, owned.claim)
+            return run_log, RunJournal(self._pool, run_log, run, owned.claim, pending_seconds=self._pending_seconds)
         if in_session:  # the input of a run that was queued becomes part of the history now
             message = input_message(run["id"], run["request"]["input"])
             await self._pool.execute(statements.ASK, run["session_id"], run["id"], message)
@@ -110,15 +119,15 @@ class Runner:
         shown = await catch_up(self._event_log, self._pool, run)
         run_log = RunLog(self._event_log, run["id"], run["epoch"], shown.last_seq, shown.identities, in_session=in_session)
         if run["epoch"] > 1 and run["started_at"] is not None:
-            run_log.emit(RunResumed("recovered"))
+            answered = run["answered_epoch"] is not None and run["epoch"] == run["answered_epoch"] + 1
+            run_log.emit(RunResumed("answered" if answered else "recovered"))
             if shown.partial is not None:
                 run_log.emit(MessageDiscarded(*shown.partial))
-        return run_log, RunJournal(self._pool, run_log, run, owned.claim, stored)
+        return run_log, RunJournal(self._pool, run_log, run, owned.claim, stored, pending_seconds=self._pending_seconds)
 
     async def _outcome(self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal) -> Outcome:
         request = run["request"]
-        elapsed = (clock.now() - run["started_at"]).total_seconds()
-        deadline = asyncio.timeout(max(0.0, request["deadline_seconds"] - elapsed))
+        deadline = asyncio.timeout(max(0.0, request["deadline_seconds"] - run["worked_seconds"]))
         try:
             async with deadline:
                 return await self._loop(run, run_log, journal)
@@ -154,11 +163,16 @@ class Runner:
             limits=limits_of(request),
         )
         provider = self._provider_for(request, run_log.emit, attempts)
-        return await run_loop(task, provider, toolbox, journal, run_log.emit)
+        tools = SentOnce(self._pool, toolbox, run["id"], run["claim"]) if toolbox.at_most_once else toolbox
+        return await run_loop(task, provider, tools, journal, run_log.emit)
 
     async def _finish(
         self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal, outcome: Outcome
     ) -> asyncpg.Record:
+        if outcome.finish_reason is None:
+            row = await journal.suspend()
+            await run_log.flushed()
+            return row
         row = await journal.finish(outcome)
         await run_log.flushed()
         RUNS.labels(outcome.status, outcome.finish_reason).inc()

@@ -13,7 +13,7 @@ from app.idempotency import Idempotency
 from app.infra import clock
 from app.infra.database import Connection, Pool
 from app.infra.errors import Conflict, Invalid, NotFound, Unavailable
-from app.loop.messages import ACTIVE_STATUSES
+from app.loop.messages import ACTIVE_STATUSES, RunStatus
 from app.runs import lease, repository
 from app.runs.prompt import input_message
 from app.runs.replay import frames_after, rebuild
@@ -35,7 +35,8 @@ class RunService:
     def __init__(
         self, pool: Pool, runner: Runner, supervisor: Supervisor, event_log: EventLog, lease_seconds: float
     ) -> None:
-        self._pool, self._runner, self._supervisor, self._log = pool, runner, supervisor, event_log
+        self.pool = pool
+        self._runner, self._supervisor, self._log = runner, supervisor, event_log
         self._lease_seconds = lease_seconds
 
     # ---- starting
@@ -46,13 +47,13 @@ class RunService:
         With a key that was used before it gives the first run, before anything else is judged.
         """
         if idempotency is not None:
-            async with self._pool.acquire() as connection, connection.transaction():
+            async with self.pool.acquire() as connection, connection.transaction():
                 if (first := await self._first(connection, idempotency)) is not None:
                     return first
         resolved = await resolve()
         for _ in range(_STARTS):
             if idempotency is None and self._is_simple(resolved):
-                row = await self._start_at_once(self._pool, resolved)
+                row = await self._start_at_once(self.pool, resolved)
                 started = None if row is None else Started(row)
             else:
                 started = await self._start_carefully(resolved, idempotency)
@@ -86,7 +87,7 @@ class RunService:
     async def _start_carefully(self, resolved: Resolved, idempotency: Idempotency | None) -> Started | None:
         """In one transaction: the key, the session's lock, the run, queued where it must wait."""
         session_id = resolved.row["session_id"]
-        async with self._pool.acquire() as connection, connection.transaction():
+        async with self.pool.acquire() as connection, connection.transaction():
             if idempotency is not None and (first := await self._first(connection, idempotency)) is not None:
                 return first
             if session_id is not None:
@@ -114,9 +115,9 @@ class RunService:
 
     async def _make_room(self, resolved: Resolved) -> None:
         """Raise Conflict, or cancel what the session is doing, as the caller wants it."""
-        active = await repository.active_runs(self._pool, resolved.row["session_id"])
+        active = await repository.active_runs(self.pool, resolved.row["session_id"])
         if resolved.on_conflict == "reject" and active:
-            extra = {"run_id": active[0]["id"], "pending": []}
+            extra = {"run_id": active[0]["id"], "pending": active[0]["pending"] or []}
             raise Conflict("The session has an active run.", code="run_in_progress", extra=extra)
         for row in reversed(active):
             await self.cancel(row)
@@ -126,35 +127,41 @@ class RunService:
     async def cancel(self, row: asyncpg.Record) -> asyncpg.Record:
         """End a run; returns its row when it has ended (or, with an owner that does not answer, as it is)."""
         run_id = row["id"]
-        owned = await lease.request_cancel(self._pool, run_id)
+        owned = await lease.request_cancel(self.pool, run_id)
         if owned is None:
-            return await repository.reload(self._pool, run_id)
+            return await repository.reload(self.pool, run_id)
         if self._supervisor.cancel(run_id):
             await self._supervisor.wait(run_id, _CANCEL_SECONDS)
         elif owned or not await self._supervisor.finalise(run_id):
             await self._wait_elsewhere(row, _CANCEL_SECONDS)
-        return await repository.reload(self._pool, run_id)
+        return await repository.reload(self.pool, run_id)
 
     async def wait(self, row: asyncpg.Record) -> asyncpg.Record:
-        """Wait until a run has ended, wherever it is executed."""
-        while row["status"] in ACTIVE_STATUSES:
+        """Wait until a run has ended or waits, wherever it is executed."""
+        while row["status"] in (RunStatus.QUEUED, RunStatus.RUNNING):
             if self._log.hub.closing:
                 raise Unavailable("This process is going down; the run goes on.", retry_after_seconds=1)
             if not await self._supervisor.wait(row["id"]):
                 await self._wait_elsewhere(row, None)
-            row = await repository.reload(self._pool, row["id"])
+            row = await repository.reload(self.pool, row["id"])
         return row
 
     async def _wait_elsewhere(self, row: asyncpg.Record, seconds: float | None) -> None:
         started = clock.now()
         async for group in self._log.follow(row["id"], 0, 1.0):
-            if group is None:
-                now = await repository.reload(self._pool, row["id"])
-                if now["status"] not in ACTIVE_STATUSES:
+            if group is None or b"\nevent: run.waiting\n" in group.frames:
+                now = await repository.reload(self.pool, row["id"])
+                if now["status"] not in (RunStatus.QUEUED, RunStatus.RUNNING):
                     return
                 if seconds is not None and (clock.now() - started).total_seconds() > seconds:
                     return
                 await self._supervisor.finalise_if_asked(now)
+
+    async def carry_on(self, row: asyncpg.Record, may_go_on: bool) -> asyncpg.Record:
+        """Wake a run that has what it waited for; any process may be the one that takes it."""
+        if may_go_on:
+            await self._supervisor.take(row["id"])
+        return row
 
     # ---- following
 
@@ -167,7 +174,7 @@ class RunService:
             top = await self._log.top(row["id"])
             if after > top:
                 query = "SELECT coalesce(max(seq), 0) FROM run_events WHERE run_id = $1"
-                top = max(top, await self._pool.fetchval(query, row["id"]))
+                top = max(top, await self.pool.fetchval(query, row["id"]))
         if after > top:
             raise Invalid(f"The run has not reached {after}.", errors=[(("header", "Last-Event-ID"), "not reached yet")])
 
@@ -188,7 +195,7 @@ class RunService:
                 yield PING
                 continue
             if group.first > cursor + 1:
-                bodies = await rebuild(self._pool, row)
+                bodies = await rebuild(self.pool, row)
                 yield frames_after([body for body in bodies if body["seq"] < group.first], cursor)
             cursor = group.last
             yield group.frames
@@ -200,16 +207,16 @@ class RunService:
         while groups := await self._log.read(row["id"], at):
             for group in groups:
                 if group.first > at + 1:
-                    return frames_after(await rebuild(self._pool, row), cursor)
+                    return frames_after(await rebuild(self.pool, row), cursor)
                 frames.append(group.after(at).frames)
                 at = group.last
         if at < row["last_seq"]:
-            return frames_after(await rebuild(self._pool, row), cursor)
+            return frames_after(await rebuild(self.pool, row), cursor)
         return b"".join(frames)
 
     async def _reload_or_none(self, run_id: str) -> Any:
         try:
-            return await repository.reload(self._pool, run_id)
+            return await repository.reload(self.pool, run_id)
         except NotFound:
             return None
 

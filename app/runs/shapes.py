@@ -167,7 +167,7 @@ def run_json(row: Mapping[str, Any], **changed: Any) -> dict[str, Any]:
             "cached_tokens": values["cached_tokens"],
             "reasoning_tokens": values["reasoning_tokens"],
         },
-        "pending": [],
+        "pending": values["pending"] or [],
         "created_at": clock.rfc3339(values["created_at"]),
         "started_at": _time(values["started_at"]),
         "finished_at": _time(values["finished_at"]),
@@ -183,7 +183,7 @@ AS_QUEUED = {"status": "queued", "started_at": None, "iterations": 0, "tool_call
 AS_STARTED = {"status": "running", "iterations": 0, "tool_calls": 0}
 _NOT_ENDED = {
     "finish_reason": None, "output": None, "output_parsed": None, "error_code": None, "error_message": None,
-    "finished_at": None, "input_tokens": 0, "output_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0,
+    "pending": None, "finished_at": None, "input_tokens": 0, "output_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0,
 }  # fmt: skip
 
 

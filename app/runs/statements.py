@@ -12,12 +12,13 @@ _NEW_RUN = """(SELECT * FROM jsonb_to_record($1) AS run(id text, workspace_id te
  member_id text, model text, metadata jsonb, request jsonb))"""
 
 _INSERT_RUN = f"""INSERT INTO runs ({_RUN_FIELDS}, status, claim, epoch, lease_expires_at, created_at, started_at,
- iterations, tool_calls, input_tokens, output_tokens, cached_tokens, reasoning_tokens)"""
+ claimed_at, worked_seconds, iterations, tool_calls, input_tokens, output_tokens, cached_tokens, reasoning_tokens)"""
 
 # $1 run, $2 claim, $3 lease seconds, $4 created_at
 START_ALONE = f"""
 {_INSERT_RUN}
-SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, 0, 0, 0, 0, 0, 0 FROM {_NEW_RUN} AS new
+SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, $4, 0, 0, 0, 0, 0, 0, 0
+  FROM {_NEW_RUN} AS new
 RETURNING *
 """
 
@@ -30,7 +31,7 @@ WITH free AS (
   RETURNING next_position - ($6::jsonb IS NOT NULL)::int AS position),
 started AS (
   {_INSERT_RUN}
-  SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, 0, 0, 0, 0, 0, 0
+  SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, $4, 0, 0, 0, 0, 0, 0, 0
     FROM {_NEW_RUN} AS new, free
   RETURNING *),
 asked AS (
@@ -44,7 +45,7 @@ SELECT started.*, free.position AS input_position FROM started, free
 # $1 run, $2 created_at
 QUEUE = f"""
 {_INSERT_RUN}
-SELECT {_RUN_FIELDS}, 'queued', NULL, 0, NULL, $2, NULL, 0, 0, 0, 0, 0, 0 FROM {_NEW_RUN} AS new
+SELECT {_RUN_FIELDS}, 'queued', NULL, 0, NULL, $2, NULL, NULL, 0, 0, 0, 0, 0, 0, 0 FROM {_NEW_RUN} AS new
 RETURNING *
 """
 
@@ -59,27 +60,28 @@ SELECT m.id, $1, $2, place.position, 'user', m.content, m.parts, now()
   FROM place, jsonb_to_record($3::jsonb) AS m(id text, content text, parts jsonb)
 """
 
-# $1 run_id, $2 claim, $3 lease seconds: take a queued run whose session is free, or a running one whose lease ran out
-CLAIM = """
+# what nobody works on: a running one without a lease, a waiting one whose time is up, a queued one whose turn it is
+_FREE = """(
+  (status = 'running' AND (lease_expires_at IS NULL OR lease_expires_at < now()))
+  OR (status = 'waiting' AND wake_at < now())
+  OR (status = 'queued' AND (session_id IS NULL OR NOT EXISTS (
+    SELECT 1 FROM runs AS other WHERE other.session_id = runs.session_id AND other.id <> runs.id
+       AND (other.status IN ('running', 'waiting') OR (other.status = 'queued' AND other.id < runs.id))))))"""
+
+# $1 run_id, $2 claim, $3 lease seconds: take a run that nobody works on
+CLAIM = f"""
 UPDATE runs SET status = 'running', claim = $2, epoch = epoch + 1, lease_expires_at = now() + make_interval(secs => $3),
-       started_at = coalesce(started_at, now())
- WHERE id = $1 AND (
-   (status = 'running' AND (lease_expires_at IS NULL OR lease_expires_at < now()))
-   OR (status = 'queued' AND (session_id IS NULL OR NOT EXISTS (
-     SELECT 1 FROM runs AS other WHERE other.session_id = runs.session_id AND other.id <> runs.id
-        AND (other.status IN ('running', 'waiting') OR (other.status = 'queued' AND other.id < runs.id))))))
+       started_at = coalesce(started_at, now()), pending = NULL, wake_at = NULL,
+       answered_epoch = CASE WHEN status = 'waiting' THEN epoch ELSE answered_epoch END,
+       worked_seconds = worked_seconds + CASE WHEN status = 'running' AND claimed_at IS NOT NULL
+         THEN extract(epoch FROM now() - claimed_at)::float8 ELSE 0 END,
+       claimed_at = now()
+ WHERE id = $1 AND {_FREE}
 RETURNING *
 """
 
-# $1 how many at most: runs that nobody works on
-ABANDONED = """
-SELECT id FROM runs
- WHERE (status = 'running' AND (lease_expires_at IS NULL OR lease_expires_at < now()))
-    OR (status = 'queued' AND (session_id IS NULL OR NOT EXISTS (
-     SELECT 1 FROM runs AS other WHERE other.session_id = runs.session_id AND other.id <> runs.id
-        AND (other.status IN ('running', 'waiting') OR (other.status = 'queued' AND other.id < runs.id)))))
- ORDER BY id LIMIT $1
-"""
+# $1 how many at most
+ABANDONED = f"SELECT id FROM runs WHERE status IN ('queued', 'running', 'waiting') AND {_FREE} ORDER BY id LIMIT $1"
 
 # $1 run ids, $2 claims, $3 lease seconds: renew; the rows that come back are still owned
 RENEW = """
@@ -181,6 +183,51 @@ kept_events AS ({_KEEP_EVENTS.format(events="$6::jsonb")})
 SELECT id FROM owner
 """
 
+# $1 run_id, $2 claim, $3 call_id, $4 reason, $5 seconds it may take: a call waits for something outside
+WAIT_FOR = """
+WITH owner AS (
+  SELECT id FROM runs WHERE id = $1 AND claim = $2 AND status = 'running' FOR NO KEY UPDATE)
+UPDATE tool_calls SET pending_reason = $4, expires_at = now() + make_interval(secs => $5)
+  FROM owner WHERE tool_calls.id = $3 AND tool_calls.run_id = owner.id
+RETURNING expires_at
+"""
+
+# $1 run_id, $2 claim, $3 call_id: a call that must not be sent twice is about to be sent
+SENDING = """
+WITH owner AS (
+  SELECT id FROM runs WHERE id = $1 AND claim = $2 AND status = 'running' FOR NO KEY UPDATE)
+UPDATE tool_calls SET sent_at = now() FROM owner
+ WHERE tool_calls.id = $3 AND tool_calls.run_id = owner.id AND tool_calls.sent_at IS NULL
+RETURNING tool_calls.id
+"""
+
+# $1 run_id, $2 claim, $3 pending, $4 events: the run waits, and belongs to nobody
+SUSPEND = f"""
+WITH owner AS (
+  UPDATE runs SET status = 'waiting', claim = NULL, lease_expires_at = NULL, pending = $3, claimed_at = NULL,
+         worked_seconds = worked_seconds + extract(epoch FROM now() - claimed_at)::float8,
+         wake_at = (SELECT min(expires_at) FROM tool_calls WHERE run_id = $1 AND answered_at IS NULL)
+   WHERE id = $1 AND claim = $2 AND status = 'running' RETURNING *),
+kept_events AS ({_KEEP_EVENTS.format(events="$4::jsonb")})
+SELECT owner.*, NULL::text AS next_run_id FROM owner
+"""
+
+# $1 run_id, $2 resolutions by call: keep what came for calls that wait
+RESOLVE = """
+UPDATE tool_calls SET resolution = given.value
+  FROM jsonb_each($2::jsonb) AS given WHERE tool_calls.run_id = $1 AND tool_calls.id = given.key
+"""
+
+# $1 run_id, $2 what it still waits for
+STILL_PENDING = "UPDATE runs SET pending = $2 WHERE id = $1 RETURNING *"
+
+# $1 run_id: it has what it waited for; whoever claims it carries on
+RELEASE = """
+UPDATE runs SET status = 'running', claim = NULL, lease_expires_at = NULL, claimed_at = NULL, pending = NULL, wake_at = NULL,
+       answered_epoch = epoch
+ WHERE id = $1 RETURNING *
+"""
+
 # $1 run_id, $2 claim, $3 message_id, $4 content, $5 created_at, $6 persist, $7 events
 SAY = f"""
 WITH owner AS (
@@ -201,7 +248,7 @@ SELECT owner.id, place.position FROM owner LEFT JOIN place ON true
 FINISH = f"""
 WITH owner AS (
   UPDATE runs SET status = $3, finish_reason = $4, output = $5, output_parsed = $6, error_code = $7, error_message = $8,
-         last_seq = $9, finished_at = $12, claim = NULL, lease_expires_at = NULL
+         last_seq = $9, finished_at = $12, claim = NULL, lease_expires_at = NULL, pending = NULL, wake_at = NULL
    WHERE id = $1 AND claim = $2 AND status IN ('queued', 'running', 'waiting') RETURNING *),
 answered AS (
   UPDATE tool_calls SET result = a.result, content = a.content, outcome = a.outcome, seconds = 0, attempts = 0,

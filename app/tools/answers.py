@@ -131,7 +131,7 @@ def _content_type(answer: Answer) -> Message:
 
 def _is_charset(name: str) -> bool:
     try:
-        b"".decode(name)
+        b"x".decode(name, "replace")  # what is no text encoding tells so only when it has something to decode
         return codecs.lookup(name).name.replace("_", "-") not in _NO_CHARSETS
     except (LookupError, ValueError):
         return False

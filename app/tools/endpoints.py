@@ -44,9 +44,9 @@ async def put_tool(
 
 async def _check(guard: AddressGuard, wanted: ToolPut) -> None:
     if wanted.kind == "client":
-        raise _invalid("kind", "client tools are not available yet")
-    if wanted.requires_approval:
-        raise _invalid("requires_approval", "approvals are not available yet")
+        if wanted.url is not None:
+            raise _invalid("url", "a client tool has none")
+        return
     if wanted.url is None:
         raise _invalid("url", "a webhook needs one")
     try:

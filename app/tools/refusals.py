@@ -43,7 +43,15 @@ def _of_object(body: dict[str, Any], level: int) -> str | None:
     title = _text_of(body.get("title"), level + 1)
     if not parts and title and title.lower() not in _PHRASES:
         parts.append(title)
-    return ": ".join(parts) or None
+    return _joined(parts)
+
+
+def _joined(parts: list[str]) -> str | None:
+    """`Bad Request: a is bad`, but after a whole sentence a space is enough."""
+    if not parts:
+        return None
+    *heads, last = parts
+    return "".join(f"{head} " if head.endswith((".", "!", "?", ":")) else f"{head}: " for head in heads) + last
 
 
 def _text_of(value: Any, level: int) -> str | None:

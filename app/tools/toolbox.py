@@ -7,15 +7,20 @@ import orjson
 from app.infra.crypto import Crypto
 from app.infra.database import Pool
 from app.infra.telemetry import TOOL_CALLS, log
-from app.loop.messages import ToolCall, ToolOutcome, ToolResult
+from app.loop.messages import PendingCall, PendingReason, ToolCall, ToolOutcome, ToolResult
 from app.loop.ports import OfferedTool
 from app.outbound.sender import Sender
 from app.tools import repository
 from app.tools.schema import compiled
 from app.tools.webhook import RunIdentity, WebhookTarget, call_webhook
 
+ACCEPTED = 202
+"""A webhook that answers this gives its result later."""
+
 
 class Toolbox:
+    """`targets` are the webhooks; an offered tool without one is the caller's own to execute."""
+
     def __init__(
         self,
         sender: Sender,
@@ -24,10 +29,16 @@ class Toolbox:
         targets: dict[str, WebhookTarget],
     ) -> None:
         self.offered = offered
+        self.at_most_once = frozenset(name for name, target in targets.items() if target.at_most_once)
         self._sender, self._identity, self._targets = sender, identity, targets
 
-    async def call(self, call: ToolCall) -> ToolResult:
-        result = await call_webhook(self._sender, self._targets[call.name], self._identity, call)
+    async def call(self, call: ToolCall) -> ToolResult | PendingCall:
+        target = self._targets.get(call.name)
+        if target is None:
+            return PendingCall(call, PendingReason.CLIENT)
+        result = await call_webhook(self._sender, target, self._identity, call)
+        if result.status == ACCEPTED:
+            return PendingCall(call, PendingReason.ASYNC)
         TOOL_CALLS.labels(result.outcome).inc()
         if result.outcome is ToolOutcome.FAILED:
             log.warning("tool_failed", tool=call.name, call_id=call.id, status=result.status, cause=result.cause)
@@ -43,7 +54,7 @@ async def open_toolbox(
         sender,
         identity,
         tuple(_offered(row) for row in rows),
-        {row["name"]: _target(crypto, row) for row in rows},
+        {row["name"]: _target(crypto, row) for row in rows if row["kind"] == "webhook"},
     )
 
 
@@ -51,7 +62,12 @@ def _offered(row: Any) -> OfferedTool:
     schema = compiled(orjson.dumps(row["parameters"]).decode())
     keys = row["result_keys"]
     return OfferedTool(
-        row["name"], row["description"], row["parameters"], schema.check, None if keys is None else tuple(keys)
+        row["name"],
+        row["description"],
+        row["parameters"],
+        schema.check,
+        None if keys is None else tuple(keys),
+        row["requires_approval"],
     )
 
 

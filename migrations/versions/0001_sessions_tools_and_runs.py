@@ -144,6 +144,11 @@ def upgrade() -> None:
         sa.Column("claim", sa.String(), nullable=True),
         sa.Column("epoch", sa.Integer(), nullable=False),
         sa.Column("lease_expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("worked_seconds", sa.Float(), nullable=False),
+        sa.Column("answered_epoch", sa.Integer(), nullable=True),
+        sa.Column("pending", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("wake_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("cancel_requested_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("last_seq", sa.Integer(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
@@ -169,6 +174,7 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("status IN ('queued', 'running')"),
     )
+    op.create_index("runs_waking", "runs", ["wake_at"], unique=False, postgresql_where=sa.text("status = 'waiting'"))
     op.create_table(
         "idempotency_keys",
         sa.Column("workspace_id", sa.String(), nullable=False),
@@ -227,6 +233,10 @@ def upgrade() -> None:
         sa.Column("cause", sa.String(), nullable=True),
         sa.Column("seconds", sa.Float(), nullable=True),
         sa.Column("attempts", sa.Integer(), nullable=True),
+        sa.Column("sent_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("pending_reason", sa.String(), nullable=True),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("resolution", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
         sa.Column("answered_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
@@ -242,6 +252,7 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_idempotency_keys_run_id"), table_name="idempotency_keys")
     op.drop_index(op.f("ix_idempotency_keys_created_at"), table_name="idempotency_keys")
     op.drop_table("idempotency_keys")
+    op.drop_index("runs_waking", table_name="runs", postgresql_where=sa.text("status = 'waiting'"))
     op.drop_index("runs_unfinished", table_name="runs", postgresql_where=sa.text("status IN ('queued', 'running')"))
     op.drop_index(
         "runs_one_active",

@@ -1,51 +1,17 @@
 import asyncio
-import datetime
-import gzip
 import ipaddress
 import socket
-import ssl
-import tracemalloc
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.outbound.address_guard import Address, AddressGuard, RefusedAddress
-from app.outbound.sender import FailureKind, Sender, SendFailure, inflate
+from app.outbound.address_guard import Address, AddressGuard
+from app.outbound.sender import FailureKind, Sender, SendFailure
+from tests.outbound.sending import FakeNames, failure_of, sender, usual_tls
 from tests.tools.webhook_server import Reply, WebhookServer
 
 pytestmark = pytest.mark.asyncio
-
-LOCAL = (ipaddress.ip_network("127.0.0.0/8"),)
-MIB = 1024 * 1024
-
-
-class FakeNames:
-    """Gives a name's answers one after the other, the last one again and again."""
-
-    def __init__(self, *answers: Sequence[str]) -> None:
-        self.answers = list(answers)
-        self.asked = 0
-
-    async def __call__(self, host: str, port: int) -> list[Address]:
-        self.asked += 1
-        return [ipaddress.ip_address(text) for text in self.answers[min(self.asked, len(self.answers)) - 1]]
-
-
-def sender(lookup: FakeNames | None = None, **options: object) -> Sender:
-    guard = AddressGuard(LOCAL, lookup) if lookup else AddressGuard(LOCAL)
-    return Sender(guard, **options)  # type: ignore[arg-type]
-
-
-async def failure_of(sending: Sender, url: str, seconds: float = 5, *, fresh: bool = False) -> SendFailure:
-    with pytest.raises(SendFailure) as caught:
-        await sending.post(url, b"{}", {"x-secret": "very-secret"}, seconds, fresh=fresh)
-    assert "very-secret" not in f"{caught.value}{caught.value.__cause__}"
-    return caught.value
 
 
 class TestPosting:
@@ -119,7 +85,7 @@ class TestPosting:
 
 class TestGuarding:
     async def test_a_literal_address_that_is_refused_is_never_connected_to(self) -> None:
-        async with Sender(AddressGuard()) as sending, WebhookServer() as server:
+        async with Sender(AddressGuard(), ssl_context=usual_tls()) as sending, WebhookServer() as server:
             for host in ("127.0.0.1", "2130706433", "127.1", "[::ffff:127.0.0.1]", "localhost"):
                 failure = await failure_of(sending, server.url_at(host))
                 assert (failure.kind, failure.retryable) == (FailureKind.REFUSED_ADDRESS, False)
@@ -134,7 +100,7 @@ class TestGuarding:
         lookup = FakeNames(["93.184.216.34"], ["10.0.0.1"])
         guard = AddressGuard(lookup=lookup)
         await guard.check_resolved("http://rebinding.test/")
-        async with Sender(guard) as sending:
+        async with Sender(guard, ssl_context=usual_tls()) as sending:
             assert (await failure_of(sending, "http://rebinding.test/")).kind is FailureKind.REFUSED_ADDRESS
         assert lookup.asked == 2
 
@@ -157,7 +123,7 @@ class TestGuarding:
             async def addresses(self, host: str, port: int) -> Sequence[Address]:
                 return [ipaddress.ip_address(text) for text in found]
 
-        async with Sender(Careless()) as sending, WebhookServer() as server:
+        async with Sender(Careless(), ssl_context=usual_tls()) as sending, WebhookServer() as server:
             assert (await failure_of(sending, server.url_at("careless.test"))).kind is FailureKind.REFUSED_ADDRESS
             assert server.connections == 0
 
@@ -227,7 +193,7 @@ class TestFailures:
             await asyncio.Event().wait()
             return []
 
-        async with Sender(AddressGuard(lookup=never)) as sending:
+        async with Sender(AddressGuard(lookup=never), ssl_context=usual_tls()) as sending:
             assert (await failure_of(sending, "http://slow.test/", 0.05)).kind is FailureKind.TIMEOUT
 
     async def test_a_call_that_is_given_up_closes_its_connection(self) -> None:
@@ -257,143 +223,3 @@ class TestFailures:
             assert caught.value.kind is FailureKind.BAD_HEADER
             assert "secret" not in str(caught.value)
             assert server.connections == 0
-
-
-class TestSizes:
-    async def test_an_answer_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(self) -> None:
-        async with sender() as sending, WebhookServer(Reply(body=b"x" * 2 * MIB)) as server:
-            assert len((await sending.post(server.url, b"{}", {}, 5)).body) == 2 * MIB
-        async with sender() as sending, WebhookServer(Reply(body=b"x" * (2 * MIB + 1))) as server:
-            failure = await failure_of(sending, server.url)
-        assert (failure.kind, failure.status, failure.retryable) == (FailureKind.TOO_LARGE, 200, False)
-
-    async def test_an_endless_answer_is_ended_with_memory_flat(self) -> None:
-        async with sender() as sending, WebhookServer(Reply(ending="endless")) as server:
-            tracemalloc.start()
-            failure = await failure_of(sending, server.url)
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            assert failure.kind is FailureKind.TOO_LARGE
-            assert peak < 8 * MIB
-            await server.lost(1)
-
-    async def test_a_declared_length_over_the_limit_is_not_waited_for(self) -> None:
-        reply = Reply(body=b"x", headers={"content-length": str(10 * MIB)})
-        async with sender() as sending, WebhookServer(reply) as server:
-            assert (await failure_of(sending, server.url)).kind is FailureKind.TOO_LARGE
-
-    @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
-    async def test_a_bomb_is_not_inflated_beyond_the_limit(self, encoding: str) -> None:
-        packed = gzip.compress(b"\0" * 64 * MIB)
-        async with sender() as sending, WebhookServer(Reply(body=packed, headers={"content-encoding": encoding})) as server:
-            tracemalloc.start()
-            failure = await failure_of(sending, server.url)
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-        assert failure.kind is FailureKind.TOO_LARGE
-        assert peak < 12 * MIB
-
-    @pytest.mark.parametrize(
-        ("encoding", "packed"),
-        [
-            ("gzip", gzip.compress(b"hello")),
-            ("gzip", gzip.compress(b"hel") + gzip.compress(b"lo")),
-            ("deflate", zlib.compress(b"hello")),
-            ("deflate", zlib.compress(b"hello")[2:-4]),
-            ("identity", b"hello"),
-        ],
-    )
-    async def test_a_server_that_compresses_all_the_same_is_understood(self, encoding: str, packed: bytes) -> None:
-        async with sender() as sending, WebhookServer(Reply(body=packed, headers={"content-encoding": encoding})) as server:
-            assert (await sending.post(server.url, b"{}", {}, 5)).body == b"hello"
-
-    @pytest.mark.parametrize(
-        ("encoding", "packed"),
-        [
-            ("br", b"xyz"),
-            ("zstd", b"xyz"),
-            ("gzip, gzip", b"x"),
-            ("gzip", b"no gzip"),
-            ("gzip", gzip.compress(b"hello")[:-5]),
-        ],
-    )
-    async def test_other_encodings_and_broken_ones_are_refused(self, encoding: str, packed: bytes) -> None:
-        async with sender() as sending, WebhookServer(Reply(body=packed, headers={"content-encoding": encoding})) as server:
-            failure = await failure_of(sending, server.url)
-        assert (failure.kind, failure.status) == (FailureKind.BAD_ANSWER, 200)
-
-    async def test_many_small_members_stay_under_the_limit_too(self) -> None:
-        assert len(inflate(gzip.compress(b"x" * 100) * 50, 1000, gzip=True) or b"") == 1001
-
-
-def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's and a trusting client's context for a name."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    cert = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    chain = folder / "server.pem"
-    chain.write_bytes(
-        cert.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(chain)
-    return server, ssl.create_default_context(cadata=cert.public_bytes(serialization.Encoding.PEM).decode())
-
-
-class TestTls:
-    async def test_sni_host_and_certificate_are_those_of_the_name_while_the_address_is_pinned(self, tmp_path: Path) -> None:
-        server_side, client_side = certificate(tmp_path, "tools.test")
-        asked: list[str] = []
-        server_side.sni_callback = lambda _socket, name, _context: asked.append(name)
-        async with (
-            sender(FakeNames(["127.0.0.1"]), ssl_context=client_side) as sending,
-            WebhookServer(tls=server_side) as server,
-        ):
-            answer = await sending.post(server.url_at("tools.test"), b"{}", {}, 5)
-            assert answer.status == 200
-            assert asked == ["tools.test"]
-            assert server.requests[0].headers["host"] == f"tools.test:{server.port}"
-
-    async def test_a_certificate_of_another_name_is_a_tls_failure(self, tmp_path: Path) -> None:
-        server_side, client_side = certificate(tmp_path, "other.test")
-        async with (
-            sender(FakeNames(["127.0.0.1"]), ssl_context=client_side) as sending,
-            WebhookServer(tls=server_side) as server,
-        ):
-            failure = await failure_of(sending, server.url_at("tools.test"))
-            assert (failure.kind, failure.retryable) == (FailureKind.TLS, False)
-            assert server.requests == []
-
-    async def test_a_certificate_that_nobody_vouches_for_is_a_tls_failure(self, tmp_path: Path) -> None:
-        server_side, _ = certificate(tmp_path, "tools.test")
-        async with sender(FakeNames(["127.0.0.1"])) as sending, WebhookServer(tls=server_side) as server:
-            assert (await failure_of(sending, server.url_at("tools.test"))).kind is FailureKind.TLS
-
-    async def test_a_server_that_speaks_no_tls_is_a_tls_failure(self) -> None:
-        async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(10)
-            writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-            writer.close()
-
-        server = await asyncio.start_server(plain, "127.0.0.1", 0)
-        async with sender() as sending, server:
-            failure = await failure_of(sending, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
-        assert failure.kind is FailureKind.TLS
-
-
-class TestRefusals:
-    async def test_the_guard_explains_itself_to_people(self) -> None:
-        with pytest.raises(RefusedAddress, match="RONDO_ALLOW_PRIVATE_WEBHOOKS"):
-            AddressGuard().check_url("http://10.0.0.1/")

@@ -1,0 +1,31 @@
+"""A wrap of the Tools port for tools that are `at_most_once`: that a call is being sent is stored before it is.
+
+A run that is carried on after a crash finds such a call sent and without a result. It may have been executed or not, so
+it is not sent again, and the model is told.
+"""
+
+from app.infra.database import Pool
+from app.infra.errors import LeaseLost
+from app.loop.messages import PendingCall, ToolCall, ToolOutcome, ToolResult
+from app.runs import statements
+from app.tools.toolbox import Toolbox
+
+OUTCOME_UNKNOWN = "outcome unknown: the call was sent, and its answer was lost. It may have been carried out; it is not repeated."
+
+
+class SentOnce:
+    def __init__(self, pool: Pool, toolbox: Toolbox, run_id: str, claim: str) -> None:
+        self._pool, self._toolbox, self._run_id, self._claim = pool, toolbox, run_id, claim
+
+    async def call(self, call: ToolCall) -> ToolResult | PendingCall:
+        if call.name in self._toolbox.at_most_once and not await self._mark(call):
+            return ToolResult({"error": OUTCOME_UNKNOWN}, ToolOutcome.FAILED, cause="sent before, answer lost")
+        return await self._toolbox.call(call)
+
+    async def _mark(self, call: ToolCall) -> bool:
+        """True when this is the first time. Raises LeaseLost when the run is another's."""
+        if await self._pool.fetchval(statements.SENDING, self._run_id, self._claim, call.id) is not None:
+            return True
+        if await self._pool.fetchval("SELECT claim FROM runs WHERE id = $1", self._run_id) != self._claim:
+            raise LeaseLost
+        return False
