@@ -1,13 +1,12 @@
-"""The service as a caller sees it: a thin client for tests, and an application that hosts their tools."""
+"""The service as a caller sees it: a thin client for tests. `TestTools` is the application that hosts their tools."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Self
+from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 
-from tests.tools.webhook_server import WebhookServer
+from tests.tools_app import TestTools
 
 TENANT = {"type": "organization", "id": "42"}
 
@@ -54,6 +53,18 @@ class Api:
         """A run of a scripted model, to its end."""
         body = {"input": input, "script": list(script), **fields}
         return await self.post(f"/v1/sessions/{session_id}/runs", body, status)
+
+    async def play(self, *script: Any, session: str | None = None, input: str = "Hello", **fields: Any) -> "Played":
+        """A run to its end, in a new session unless one is given, with all that it left."""
+        session_id = session or await self.new_session()
+        run = await self.run(session_id, *script, input=input, **fields)
+        return await self.played(run)
+
+    async def played(self, run: dict[str, Any]) -> "Played":
+        """All that a finished run left."""
+        messages = await self.messages(run["session_id"]) if run["session_id"] else []
+        own = [message for message in messages if message["run_id"] == run["id"]]
+        return Played(run, own, await self.trace(run["id"]), await self.events(run["id"]))
 
     async def tool(self, name: str, url: str, **fields: Any) -> Any:
         parameters = {"type": "object", "properties": {}}
@@ -104,6 +115,58 @@ class Event:
         return f"{self.id}:{self.type}"
 
 
+class Played:
+    """What one run left: its JSON, its messages, trace and events."""
+
+    def __init__(
+        self,
+        run: dict[str, Any],
+        messages: list[dict[str, Any]],
+        trace: list[dict[str, Any]],
+        events: list[Event],
+    ) -> None:
+        self.run, self.messages, self.trace, self.events = run, messages, trace, events
+
+    @property
+    def ending(self) -> tuple[str, str | None]:
+        return self.run["status"], self.run["finish_reason"]
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The tool calls as the trace has them, in the order of the calls."""
+        return [call for iteration in self.trace for call in iteration["tool_calls"]]
+
+    @property
+    def model_calls(self) -> list[dict[str, Any]]:
+        """All attempts at model calls, as the trace has them."""
+        return [call for iteration in self.trace for call in iteration["model_calls"]]
+
+    @property
+    def results(self) -> list[Any]:
+        return [call["result"] for call in self.calls]
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [call["outcome"] for call in self.calls]
+
+    @property
+    def contents(self) -> list[str]:
+        """The results as the model saw them."""
+        return [call["content"] for call in self.calls]
+
+    def of(self, *types: str) -> list[dict[str, Any]]:
+        """The data of the events of these types."""
+        return [event.data for event in self.events if event.type in types]
+
+    @property
+    def types(self) -> list[str]:
+        return [event.type for event in self.events]
+
+    def shown(self) -> str:
+        """All that a model or a client ever sees of the run: its messages and events, as one text."""
+        return json.dumps([self.messages, [event.data for event in self.events]], ensure_ascii=False)
+
+
 async def read_events(response: httpx.Response) -> AsyncIterator[Event]:
     rest = b""
     async for chunk in response.aiter_raw():
@@ -116,7 +179,29 @@ async def read_events(response: httpx.Response) -> AsyncIterator[Event]:
 
 def call(name: str, arguments: Any = None, **more: Any) -> dict[str, Any]:
     """A turn of a script that calls one tool."""
-    return {"tool_calls": [{"name": name, "arguments": {} if arguments is None else arguments}], **more}
+    return {"tool_calls": [wanted(name, arguments)], **more}
 
 
-__all__ = ["TENANT", "Api", "Event", "TestTools", "call", "read_events"]
+def calls(*wanted_calls: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A turn of a script with several calls, each made by `wanted`."""
+    return {"tool_calls": list(wanted_calls), **more}
+
+
+def wanted(name: str, arguments: Any = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "arguments": {} if arguments is None else arguments, **more}
+
+
+def failing(status: int, message: str = "", **more: Any) -> dict[str, Any]:
+    """A turn of a script in which the provider answers an error."""
+    return {"error": {"status": status, "message": message}, **more}
+
+
+def schema(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    """The JSON Schema of an object; a property may be given as the name of its type."""
+    shapes = {name: {"type": shape} if isinstance(shape, str) else shape for name, shape in properties.items()}
+    return {"type": "object", "properties": shapes, "required": list(required)}
+
+
+__all__ = [
+    "TENANT", "Api", "Event", "Played", "TestTools", "call", "calls", "failing", "read_events", "schema", "wanted",
+]  # fmt: skip

@@ -97,7 +97,8 @@ class Iteration(SQLModel, table=True):
 class RunToolCall(SQLModel, table=True):
     """A call, stored before it is executed; what came of it is filled in when it has returned (`answered_at`).
 
-    `sent_at` is kept of calls that must not be sent twice. `pending_reason` and `expires_at` stand while it waits for something outside; `resolution` is what came.
+    `sent_at` is kept of calls that must not be sent twice. `pending_reason` and `expires_at` stand while it waits for
+    something outside; `resolution` is what came.
     """
 
     __tablename__ = "tool_calls"

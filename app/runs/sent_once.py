@@ -10,7 +10,9 @@ from app.loop.messages import PendingCall, ToolCall, ToolOutcome, ToolResult
 from app.runs import statements
 from app.tools.toolbox import Toolbox
 
-OUTCOME_UNKNOWN = "outcome unknown: the call was sent, and its answer was lost. It may have been carried out; it is not repeated."
+OUTCOME_UNKNOWN = (
+    "outcome unknown: the call was sent and its answer was lost. It may have been carried out; it is not sent again."
+)
 
 
 class SentOnce:

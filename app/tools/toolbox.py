@@ -64,7 +64,7 @@ def _offered(row: Any) -> OfferedTool:
     return OfferedTool(
         row["name"],
         row["description"],
-        row["parameters"],
+        schema.schema,
         schema.check,
         None if keys is None else tuple(keys),
         row["requires_approval"],

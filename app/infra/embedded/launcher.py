@@ -21,7 +21,7 @@ from app.infra.settings import Settings
 
 @dataclass(frozen=True)
 class Servers:
-    """`postgresql://user:password@host:port/database` and `redis://:password@host:port/0`; or the URLs as they were set."""
+    """`postgresql://user:password@host:port/database` and `redis://:password@host:port/0`, or the URLs as set."""
 
     database_url: str
     redis_url: str

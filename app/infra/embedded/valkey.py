@@ -1,4 +1,4 @@
-"""An embedded Valkey. What it acknowledged survives the end of any process; if the host fails, all but the last second."""
+"""An embedded Valkey. What it acknowledged survives the end of any process; of a host, all but the last second."""
 
 import re
 import signal
