@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import health, openapi
 from app.auth import endpoints as auth
+from app.custom_providers import endpoints as custom_providers
 from app.infra import ids
 from app.infra.errors import RondoError
 from app.infra.settings import Settings
@@ -26,7 +27,7 @@ from app.tools import endpoints as tools
 from app.web import on_http_exception, on_invalid_parameters, on_rondo_error, problem
 
 DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
-ROUTERS = (auth.router, sessions.router, tools.router, runs.router, health.router)
+ROUTERS = (auth.router, sessions.router, tools.router, custom_providers.router, runs.router, health.router)
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.auth.tokens import authenticate
+from app.custom_providers import repository as custom_providers
 from app.events.hub import Hub
 from app.events.log import EventLog
 from app.infra import redis as redis_client
 from app.infra.crypto import Crypto
 from app.infra.database import Database, connect
 from app.infra.settings import Settings, SettingsError, parse_encryption_keys
+from app.loop.ports import Emit, Provider
 from app.outbound.address_guard import AddressGuard
+from app.outbound.connector import guarded_connector
 from app.outbound.sender import Sender
-from app.providers.catalog import Catalog
+from app.providers.catalog import BUILT_IN, Catalog
 from app.providers.tokens import install_vocabulary
 from app.providers.transport import http_client
+from app.runs.hooks import load_hooks
 from app.runs.resolve import Resolver, scope_of
 from app.runs.runner import Runner
 from app.runs.service import RunService
@@ -62,11 +66,13 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
         event_log = EventLog(redis, hub, settings.event_ttl_seconds)
         event_log.start()
         stack.push_async_callback(event_log.stop)
+        guard = AddressGuard(settings.allow_private_webhooks)
         http = http_client()
         stack.push_async_callback(http.aclose)
-        guard = AddressGuard(settings.allow_private_webhooks)
+        guarded = http_client(connector=lambda tls: guarded_connector(guard, tls, refuse_as_failure=True))
+        stack.push_async_callback(guarded.aclose)
         sender = await stack.enter_async_context(Sender(guard))
-        yield _join(settings, database, redis, event_log, Catalog(http, settings), guard, sender)
+        yield _join(settings, database, redis, event_log, Catalog(http, guarded, settings), guard, sender)
 
 
 def _join(
@@ -88,7 +94,14 @@ def _join(
         )  # fmt: skip
         return await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
 
-    runner = Runner(pool, event_log, catalog.provider_for, toolbox_for, settings.pending_seconds)
+    async def provider_for(run: Any, emit: Emit, attempts_made: int) -> Provider:
+        request = run["request"]
+        named = {model.partition("/")[0] for model in request["models"]}.difference(BUILT_IN)
+        accounts = await custom_providers.accounts(pool, crypto, run["workspace_id"], named) if named else {}
+        return catalog.provider(request, accounts, emit, attempts_made)
+
+    hooks = None if settings.hooks is None else load_hooks(settings.hooks)
+    runner = Runner(pool, event_log, provider_for, toolbox_for, settings.pending_seconds, hooks)
     supervisor = Supervisor(
         pool,
         runner,

@@ -1,10 +1,11 @@
 """Every table, imported once, so that migrations and their tests see the whole schema."""
 
 from app.auth import models as auth
+from app.custom_providers import models as custom_providers
 from app.idempotency import IdempotencyKey
 from app.runs import models as runs
 from app.sessions import models as sessions
 from app.sessions import tokens as session_tokens
 from app.tools import models as tools
 
-__all__ = ["IdempotencyKey", "auth", "runs", "session_tokens", "sessions", "tools"]
+__all__ = ["IdempotencyKey", "auth", "custom_providers", "runs", "session_tokens", "sessions", "tools"]

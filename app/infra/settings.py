@@ -73,6 +73,9 @@ class Settings(BaseModel):
     pending_seconds: Annotated[float, Field(gt=0)] = 86_400.0
     max_tokens_total: Annotated[int, Field(ge=1)] | None = None
 
+    # what the operator adds
+    hooks: str | None = None
+
     # durability
     event_ttl_seconds: Annotated[int, Field(ge=1)] = 86_400
     lease_seconds: Annotated[float, Field(ge=1)] = 15.0

@@ -18,6 +18,7 @@ CAP_NOTE = (
     "[No further tool calls are possible in this run. Answer now with what the results above really say. State plainly "
     "what could not be looked up or done; do not claim otherwise.]"
 )
+MISFIT = "[Your reply must be JSON of the wanted shape, and nothing else. What is wrong: :problem. Send it again.]"
 EMPTY_NUDGE = "[Your last reply was blank. Answer the user now, in words.]"
 
 _NOT_JUDGED = frozenset({ToolOutcome.NEUTRAL, ToolOutcome.SKIPPED, ToolOutcome.DENIED, ToolOutcome.CANCELLED})

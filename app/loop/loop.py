@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Literal
 
 from app.loop.events import GuardHint, IterationCompleted, IterationStarted, ToolInvoking
-from app.loop.guards import CAP_NOTE, EMPTY_NUDGE, EMPTY_STREAK_HINT, EmptyStreak
+from app.loop.guards import CAP_NOTE, EMPTY_NUDGE, EMPTY_STREAK_HINT, MISFIT, EmptyStreak
 from app.loop.messages import (
     AnsweredCall,
     ErrorCode,
@@ -27,7 +27,7 @@ from app.loop.messages import (
     ToolResult,
     Usage,
 )
-from app.loop.ports import Emit, Journal, ModelRequest, OfferedTool, Provider, StoredIteration, Tools
+from app.loop.ports import Emit, Journal, ModelRequest, OfferedTool, ParsedAnswer, Provider, StoredIteration, Tools
 from app.loop.tool_calls import denied, execute, identified, shown_to_model, skipped
 
 
@@ -58,6 +58,8 @@ class Task:
     tools: tuple[OfferedTool, ...] = ()
     tool_choice: str = "auto"
     limits: Limits = field(default_factory=Limits)
+    parse: Callable[[str], ParsedAnswer] | None = None
+    """Reads the final answer where it shall be JSON; a misfit is sent back once."""
 
 
 async def run_loop(task: Task, provider: Provider, tools: Tools, journal: Journal, emit: Emit) -> Outcome:
@@ -79,7 +81,7 @@ class _Loop:
         self.usage = Usage()
         self.last_text: str | None = None
         self.asked_for_tools = False
-        self.nudged = False
+        self.nudged = self.mended = False
 
     async def iterate(self, iteration: int) -> Outcome | None:
         """One model call and its calls; an outcome when the run ends with it."""
@@ -169,12 +171,21 @@ class _Loop:
         if reply.finish_reason is FinishReason.CONTENT_FILTER:
             return await self.incomplete(iteration, RunFinish.CONTENT_FILTER, text)
         if text is not None:
-            return Outcome(RunStatus.COMPLETED, RunFinish.STOP, text, iterations=iteration)
+            return self.answered(iteration, text, last)
         if self.limits.empty_nudge and not self.nudged and not last:
             self.nudged = True
             self.messages.append(Message("user", EMPTY_NUDGE))
             return None
         return await self.incomplete(iteration, RunFinish.EMPTY, None)
+
+    def answered(self, iteration: int, text: str, last: bool) -> Outcome | None:
+        """The end with an answer; or None when it is no JSON of the wanted shape and can be mended once more."""
+        parsed = self.task.parse(text) if self.task.parse is not None else ParsedAnswer(None)
+        if parsed.problem is not None and not self.mended and not last:
+            self.mended = True
+            self.messages.append(Message("user", MISFIT.replace(":problem", parsed.problem)))
+            return None
+        return Outcome(RunStatus.COMPLETED, RunFinish.STOP, text, parsed.value, iterations=iteration)
 
     async def incomplete(self, iteration: int, reason: RunFinish, text: str | None) -> Outcome:
         if text is None and self.limits.empty_reply is not None:

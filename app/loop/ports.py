@@ -20,6 +20,14 @@ class CheckedArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class ParsedAnswer:
+    """A final answer as the JSON that was asked for, or why it is not."""
+
+    value: Any
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OfferedTool:
     """A tool as the model sees it, with the check of its arguments and the keys by which its results are judged."""
 

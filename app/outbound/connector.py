@@ -52,10 +52,24 @@ class GuardedResolver(AbstractResolver):
         """Nothing is held."""
 
 
-def guarded_connector(guard: AddressGuard, ssl_context: ssl.SSLContext, *, keep_alive: bool = True) -> TCPConnector:
+class _FailingResolver(GuardedResolver):
+    """A refusal looks like any other failed connection, for clients that know nothing of the guard."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        try:
+            return await super().resolve(host, port, family)
+        except RefusedAddress as error:
+            raise RefusedSocket(str(error)) from None
+
+
+def guarded_connector(
+    guard: AddressGuard, ssl_context: ssl.SSLContext, *, keep_alive: bool = True, refuse_as_failure: bool = False
+) -> TCPConnector:
     """A connector of aiohttp that opens sockets to permitted addresses only. To be made inside a running loop.
 
-    Without `keep_alive` each request has a connection of its own.
+    Without `keep_alive` each request has a connection of its own. With `refuse_as_failure` a refused name is an OSError.
     """
 
     def open_socket(info: tuple[Any, Any, int, str, Any]) -> socket.socket:
@@ -64,7 +78,7 @@ def guarded_connector(guard: AddressGuard, ssl_context: ssl.SSLContext, *, keep_
             raise RefusedSocket("the address of the connection is not public")
         return socket.socket(family=family, type=kind, proto=protocol)
 
-    resolver = GuardedResolver(guard)
+    resolver = _FailingResolver(guard) if refuse_as_failure else GuardedResolver(guard)
     # No limit of connections: a slow tool must not make the others wait. Runs and calls at once are limited elsewhere.
     if not keep_alive:
         return TCPConnector(ssl=ssl_context, resolver=resolver, socket_factory=open_socket, limit=0, force_close=True)

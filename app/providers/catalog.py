@@ -1,69 +1,139 @@
 """From a model's name (`PROVIDER/NAME`) to its client. What cannot be asked is refused before a run starts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from app.infra.errors import Invalid
 from app.infra.settings import Settings
-from app.loop.ports import Emit, Provider
-from app.providers.client import ModelClient, ModelSettings
+from app.loop.messages import Reply
+from app.loop.ports import Emit, ModelRequest, Provider
+from app.providers import openai_request, scripted
+from app.providers.client import ModelClient, ModelSettings, ProviderError, ProviderErrorKind, Show
 from app.providers.openai import OpenAIClient
-from app.providers.openai_request import CAPABILITIES, RESERVED_OPTIONS
 from app.providers.retry import Candidate, RetryingProvider, RetryPolicy
 from app.providers.scripted import ScriptedClient
 from app.providers.transport import Clocks
 
 _SCRIPTED = "scripted"
+BUILT_IN = ("openai", _SCRIPTED)
+"""Providers that are there from the start; each of these names is also the kind of API that it speaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """What is known of a kind of API before it is asked."""
+
+    client: type[OpenAIClient]
+    reserved: frozenset[str]
+    capabilities: frozenset[str]
+
+
+_APIS = {
+    "openai": _Api(OpenAIClient, openai_request.RESERVED_OPTIONS, frozenset(openai_request.CAPABILITIES)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A server or account of a known API, under the name that models are called by."""
+
+    name: str
+    kind: str
+    base_url: str
+    api_key: str | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Catalog:
-    """The providers of this process."""
+    """The providers of this process, and those that a workspace brings (`guarded`: to addresses that callers gave)."""
 
-    def __init__(self, http: httpx.AsyncClient, settings: Settings) -> None:
-        clocks = Clocks(first_content_seconds=settings.model_first_token_seconds, idle_seconds=settings.model_idle_seconds)
-        self._clients: dict[str, ModelClient] = {
-            "openai": OpenAIClient(
-                http,
-                provider="openai",
-                base_url=settings.openai_base_url,
-                api_key=settings.openai_api_key,
-                clocks=clocks,
-            )
-        }
+    def __init__(self, http: httpx.AsyncClient, guarded: httpx.AsyncClient, settings: Settings) -> None:
+        self._guarded = guarded
+        self._clocks = Clocks(
+            first_content_seconds=settings.model_first_token_seconds, idle_seconds=settings.model_idle_seconds
+        )
+        accounts = (Account("openai", "openai", settings.openai_base_url, settings.openai_api_key),)
+        self._clients: dict[str, ModelClient] = {account.name: self._client(http, account) for account in accounts}
         self._policy = RetryPolicy(
             attempts=settings.model_attempts,
             base_seconds=settings.model_retry_seconds,
             retry_after_limit_seconds=settings.model_retry_after_seconds,
         )
 
-    def check(self, models: Sequence[str], options: Mapping[str, Any], capabilities: Sequence[str]) -> None:
-        """Raises Invalid for a model, option or capability that no client of these would take."""
+    def _client(self, http: httpx.AsyncClient, account: Account) -> ModelClient:
+        return _APIS[account.kind].client(
+            http,
+            provider=account.name,
+            base_url=account.base_url,
+            api_key=account.api_key,
+            headers=account.headers,
+            clocks=self._clocks,
+        )
+
+    def check(
+        self,
+        models: Sequence[str],
+        options: Mapping[str, Any],
+        capabilities: Sequence[str],
+        kinds: Mapping[str, str],
+    ) -> None:
+        """Raises Invalid for a model, option or capability that cannot be asked; `kinds` are the workspace's providers."""
         for model in models:
-            provider = model.partition("/")[0]
-            if provider not in self._clients and provider != _SCRIPTED:
-                raise _invalid("model", f"there is no provider '{provider}'", "unknown_provider")
-            if provider == _SCRIPTED:
-                continue
+            name = model.partition("/")[0]
+            kind = name if name in BUILT_IN else kinds.get(name)
+            if kind is None:
+                raise _invalid("model", f"there is no provider '{name}'", "unknown_provider")
+            known = scripted.CAPABILITIES if kind == _SCRIPTED else _APIS[kind].capabilities
             for capability in capabilities:
-                if capability not in CAPABILITIES:
+                if capability not in known:
                     raise _invalid("capabilities", f"'{capability}' is not known to {model}", "unknown_capability")
-        for option in options:
-            if option in RESERVED_OPTIONS:
+            if (option := reserved_option(kind, options)) is not None:
                 raise _invalid("model_options", f"'{option}' is the loop's own", "reserved_option")
 
-    def provider_for(self, request: Mapping[str, Any], emit: Emit, attempts_made: int) -> Provider:
+    def provider(
+        self, request: Mapping[str, Any], accounts: Mapping[str, Account], emit: Emit, attempts_made: int
+    ) -> Provider:
         """The loop's Provider for a run's resolved request; a script goes on after the attempts that were made."""
-        scripted = ScriptedClient(request["script"] or [], attempts_made)
+        played = ScriptedClient(request["script"] or [], attempts_made)
         candidates = []
         for model in request["models"]:
-            provider, _, name = model.partition("/")
-            client = scripted if provider == _SCRIPTED else self._clients[provider]
-            bound = ModelSettings(name, request["model_options"], tuple(request["capabilities"]), request["response_schema"])
+            name, _, model_name = model.partition("/")
+            account = accounts.get(name)
+            client = played if name == _SCRIPTED else self._client_of(name, account)
+            bound = ModelSettings(
+                model_name,
+                {**(account.options if account else {}), **request["model_options"]},
+                tuple(request["capabilities"]),
+                request["response_schema"],
+            )
             candidates.append(Candidate(model, client, bound))
         return RetryingProvider(candidates, emit, self._policy)
 
+    def _client_of(self, name: str, account: Account | None) -> ModelClient:
+        if name in self._clients:
+            return self._clients[name]
+        return _Gone(name) if account is None else self._client(self._guarded, account)
 
-def _invalid(field: str, reason: str, code: str) -> Invalid:
-    return Invalid(f"{field}: {reason}.", code=code, errors=[(("body", field), reason)])
+
+class _Gone:
+    """Stands for a provider that was deleted after a run was accepted."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    async def reply(self, request: ModelRequest, settings: ModelSettings, show: Show) -> Reply:
+        raise ProviderError(ProviderErrorKind.REJECTED, f"The provider '{self._name}' is no longer there.")
+
+
+def reserved_option(kind: str, options: Mapping[str, Any]) -> str | None:
+    """The first option that would break the loop."""
+    reserved = _APIS[kind].reserved if kind in _APIS else openai_request.RESERVED_OPTIONS
+    return next((option for option in options if option in reserved), None)
+
+
+def _invalid(field_name: str, reason: str, code: str) -> Invalid:
+    return Invalid(f"{field_name}: {reason}.", code=code, errors=[(("body", field_name), reason)])

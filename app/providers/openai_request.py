@@ -4,17 +4,15 @@ What one model wrote for itself (its call ids, reasoning, signatures) goes back 
 model gets ids and names that every server accepts.
 """
 
-import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.infra.telemetry import log
 from app.loop.messages import Content, Image, Message, ToolCall
 from app.loop.ports import ModelRequest, OfferedTool
 from app.providers.client import ModelSettings
+from app.providers.conversation import mapped_id, paired, unused_id, wire_name
 
 RESERVED_OPTIONS = frozenset({"stream", "n", "tools", "messages", "tool_choice", "model", "stream_options"})
 """Model options that would break the loop; the API refuses them."""
@@ -32,8 +30,6 @@ CAPABILITIES: Mapping[str, Mapping[str, Any]] = {
 }
 """What a provider can add itself, and the request keys that ask for it; an option of the same name wins."""
 
-_WIRE_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
-_UNFIT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _OWN_MESSAGE_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 
 
@@ -92,8 +88,8 @@ class _Conversation:
     def wire(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         # A model that once wrote reasoning_content wants it on each of its turns with calls, be it empty.
         self.always_reasoning |= any(self._is_own(m) and "reasoning_content" in m.native for m in messages)
-        turned = (self._message(message) for message in messages)
-        return [message for message in turned if message is not None]
+        turned = (self._message(message) for message in paired(messages))
+        return _joined([message for message in turned if message is not None])
 
     def _is_own(self, message: Message) -> bool:
         return message.native_model == self.full_name
@@ -127,18 +123,34 @@ class _Conversation:
         used: set[str] = set()
         calls = []
         for call in message.tool_calls:
-            wire_id = _unused(call.provider_id if own and call.provider_id else _mapped_id(call.id), used)
+            wire_id = unused_id(call.provider_id if own and call.provider_id else mapped_id(call.id), used)
             used.add(wire_id)
             self.wire_ids[call.id] = wire_id
             calls.append(_call(call, wire_id, call.native if own else {}))
         return calls
 
-    def _result(self, message: Message) -> dict[str, Any] | None:
-        wire_id = self.wire_ids.get(message.tool_call_id or "")
-        if wire_id is None:
-            log.warning("tool_result_without_call", call_id=message.tool_call_id)
-            return None
-        return {"role": "tool", "tool_call_id": wire_id, "content": _content(message.content)}
+    def _result(self, message: Message) -> dict[str, Any]:
+        return {
+            "role": "tool",
+            "tool_call_id": self.wire_ids[message.tool_call_id or ""],
+            "content": _content(message.content),
+        }
+
+
+def _joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With assistant turns that follow each other as one: many servers refuse two in a row.
+
+    Only the last of them can have calls, since results stand right behind those.
+    """
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        before = joined[-1] if joined else None
+        if before is not None and before["role"] == message["role"] == "assistant":
+            texts = [text for text in (before["content"], message["content"]) if text]
+            joined[-1] = {**before, **message, "content": "\n\n".join(texts) or None}
+        else:
+            joined.append(message)
+    return joined
 
 
 def _call(call: ToolCall, wire_id: str, native: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,27 +162,6 @@ def _call(call: ToolCall, wire_id: str, native: Mapping[str, Any]) -> dict[str, 
         "arguments": json.dumps(call.arguments or {}, ensure_ascii=False, separators=(",", ":")),
     }
     return {"type": "function", **extras, "id": wire_id, "function": function}
-
-
-def wire_name(name: str) -> str:
-    """The name as every server accepts it; one that the model made up may hold anything."""
-    return _UNFIT_IN_NAME.sub("_", name)[:64] or "unknown"
-
-
-def _mapped_id(call_id: str) -> str:
-    if _WIRE_ID.fullmatch(call_id):
-        return call_id
-    return f"call_{hashlib.sha256(call_id.encode('utf-8', 'replace')).hexdigest()[:32]}"
-
-
-def _unused(wire_id: str, used: set[str]) -> str:
-    """The id, made different where the model gave one id to two calls of this message."""
-    if wire_id not in used:
-        return wire_id
-    number = 2
-    while f"{wire_id}_{number}" in used:
-        number += 1
-    return f"{wire_id}_{number}"
 
 
 def _content(content: Content) -> str | list[dict[str, Any]]:

@@ -6,7 +6,7 @@ stream grows with the number of open streams.
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +15,6 @@ from typing import cast
 
 import aiohttp
 import httpx
-from aiohttp.abc import AbstractResolver
 from httpx_aiohttp import AiohttpTransport
 
 from app.providers.client import ProviderError, ProviderErrorKind
@@ -38,17 +37,21 @@ class Clocks:
     after_finish_seconds: float = 5.0
 
 
-def http_client(*, keepalive_seconds: float = 30.0, resolver: AbstractResolver | None = None) -> httpx.AsyncClient:
+def http_client(
+    *, keepalive_seconds: float = 30.0, connector: Callable[[ssl.SSLContext], aiohttp.TCPConnector] | None = None
+) -> httpx.AsyncClient:
     """The client to share among all model clients of the process; close it with `aclose()`.
 
     It follows no redirects, keeps no cookies, ignores the environment's proxies and has no read time-out, since each
-    exchange has clocks of its own. `resolver` may refuse addresses; literal addresses never reach it.
+    exchange has clocks of its own. `connector` makes the sockets, where not every address may be connected to.
     """
     tls = _tls()
 
     def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=keepalive_seconds, resolver=resolver)
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+        made = connector(tls) if connector is not None else aiohttp.TCPConnector(
+            limit=0, ssl=tls, keepalive_timeout=keepalive_seconds
+        )  # fmt: skip
+        return aiohttp.ClientSession(connector=made, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
     return httpx.AsyncClient(
         transport=AiohttpTransport(verify=tls, client=session),

@@ -17,7 +17,6 @@ from app.runs.stored import reply_of
 from app.scope import parse_reference
 from app.sessions import repository as sessions
 from app.sessions.endpoints import SessionInPath
-from app.tools import repository as tools
 from app.web import (
     Caller,
     Follower,
@@ -80,7 +79,7 @@ async def start_in_session(
         raise Forbidden("A client token may say input, stream, background, on_conflict and metadata only.")
 
     async def resolve() -> Resolved:
-        return resolver.in_session(session, wanted, await tools.active_names(hot, caller.workspace_id))
+        return resolver.in_session(session, wanted, await repository.known(hot, caller.workspace_id))
 
     how = wanted.model_dump(include={"stream", "background"}, exclude_none=True)
     return await _start(runs, resolve, once, {**(session.config or {}), **how})
@@ -100,7 +99,7 @@ async def start_alone(
     hot: HotDb,
 ) -> Response:
     async def resolve() -> Resolved:
-        return resolver.alone(caller.workspace_id, wanted, await tools.active_names(hot, caller.workspace_id))
+        return resolver.alone(caller.workspace_id, wanted, await repository.known(hot, caller.workspace_id))
 
     return await _start(runs, resolve, once, wanted.model_dump(include={"stream", "background"}))
 

@@ -11,8 +11,20 @@ from app.infra.database import Connection, Pool
 from app.infra.errors import NotFound
 from app.loop.messages import ACTIVE_STATUSES
 from app.runs import statements
+from app.runs.resolve import Known
 from app.scope import Reference
 from app.web import Page
+
+
+async def known(pool: Pool, workspace_id: str) -> Known:
+    """The active tools and the providers of a workspace, in one round trip."""
+    rows = await pool.fetch(
+        "SELECT name, NULL AS kind FROM tools WHERE workspace_id = $1 AND active"
+        " UNION ALL SELECT name, kind FROM providers WHERE workspace_id = $1 ORDER BY name",
+        workspace_id,
+    )
+    tools = [row["name"] for row in rows if row["kind"] is None]
+    return Known(tools, {row["name"]: row["kind"] for row in rows if row["kind"] is not None})
 
 
 async def start_alone(

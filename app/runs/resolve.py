@@ -4,6 +4,7 @@ It is resolved and judged when the run is accepted, so that a run that starts ca
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,6 +15,7 @@ from app.infra.settings import Settings
 from app.providers.catalog import Catalog
 from app.providers.scripted import scripted_turns
 from app.run_options import resolve
+from app.runs.answer import check_schema
 from app.runs.shapes import RunCreate, SessionRunCreate
 from app.scope import axis
 from app.sessions.models import Session
@@ -37,6 +39,14 @@ _PLAIN_DEFAULTS: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a workspace has registered: its active tools, and its providers with their kinds."""
+
+    tools: Sequence[str]
+    providers: Mapping[str, str]
+
+
 class Resolved:
     """`row` is what is stored of the run; the rest says how to answer."""
 
@@ -51,33 +61,31 @@ class Resolver:
     def __init__(self, settings: Settings, catalog: Catalog) -> None:
         self._settings, self._catalog = settings, catalog
 
-    def in_session(
-        self, session: Session, wanted: SessionRunCreate, active_tools: Sequence[str], agent_id: str | None = None
-    ) -> Resolved:
+    def in_session(self, session: Session, wanted: SessionRunCreate, known: Known, agent_id: str | None = None) -> Resolved:
         """Raises Invalid for what cannot work."""
         named = wanted.model_dump(mode="json", exclude_unset=True)
         own = {name: getattr(session, name) for name in ("model", "tools") if getattr(session, name) is not None}
         sources = [named, own, session.config or {}]
-        options = self._options(sources, active_tools)
+        options = self._options(sources, known)
         options["context"] = {**(session.context or {}), **(named.get("context") or {})}
         row = self._row(session.workspace_id, options, session_id=session.id, agent_id=agent_id or session.agent_id)
         row |= {f"{name}_{part}": getattr(session, f"{name}_{part}") for name in _AXES for part in ("type", "id")}
         row["request"] |= {"input": named["input"], "messages": None, "system_prompt": session.system_prompt}
         return Resolved(row, options)
 
-    def alone(self, workspace_id: str, wanted: RunCreate, active_tools: Sequence[str]) -> Resolved:
+    def alone(self, workspace_id: str, wanted: RunCreate, known: Known) -> Resolved:
         """The same for a run of no session, of which nothing is persisted."""
         if wanted.scope.has_alias_conflict():
             raise Invalid("Two axes of one scope have the same type.", code="alias_conflict")
         named = wanted.model_dump(mode="json", exclude_unset=True)
-        options = self._options([named], active_tools)
+        options = self._options([named], known)
         options |= {"context": named.get("context") or {}, "persist": False}
         row = self._row(workspace_id, options, session_id=None, agent_id=None)
         row |= wanted.scope.as_columns()
         row["request"] |= {key: named.get(key) for key in ("input", "messages", "system_prompt")}
         return Resolved(row, options)
 
-    def _options(self, sources: Sequence[dict[str, Any]], active_tools: Sequence[str]) -> dict[str, Any]:
+    def _options(self, sources: Sequence[dict[str, Any]], known: Known) -> dict[str, Any]:
         options = {name: resolve(name, sources, default) for name, default in _PLAIN_DEFAULTS.items()}
         for name in _FROM_SETTINGS:
             default = getattr(self._settings, name)
@@ -86,9 +94,11 @@ class Resolver:
         if models is None:
             raise _invalid("model", "no model is named, here, on the session or by RONDO_MODEL", "model_required")
         options["models"] = [models] if isinstance(models, str) else list(models)
-        self._catalog.check(options["models"], options["model_options"], options["capabilities"])
-        options["tools"] = _tools(options["tools"], active_tools)
+        self._catalog.check(options["models"], options["model_options"], options["capabilities"], known.providers)
+        options["tools"] = _tools(options["tools"], known.tools)
         _check_choice(options["tool_choice"], options["tools"])
+        if options["response_schema"] is not None:
+            check_schema(options["response_schema"])
         options["script"] = _script(options["script"], options["models"])
         return options
 

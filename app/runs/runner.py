@@ -1,7 +1,7 @@
 """One run from its row to its end. The only place where the loop's ports are joined, for chats and agents alike."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +16,21 @@ from app.infra.telemetry import RUNS, log
 from app.loop.events import MessageDiscarded, RunQueued, RunResumed, RunStarted
 from app.loop.loop import Limits, Task, failed, run_loop
 from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
-from app.loop.ports import Emit, Provider
+from app.loop.ports import Emit, Provider, Tools
 from app.runs import statements
+from app.runs.answer import answer_parser
+from app.runs.hooks import HookedProvider, HookedTools, HookFailed, Hooks
 from app.runs.journal import RunJournal, call_id_of, message_id_of
 from app.runs.prompt import build_messages, input_message
 from app.runs.recovery import attempts_made, catch_up, stored_iterations
 from app.runs.sent_once import SentOnce
-from app.runs.shapes import queued_json, started_json
+from app.runs.shapes import queued_json, run_json, started_json
 from app.tools.toolbox import Toolbox
 
-ProviderFor = Callable[[Mapping[str, Any], Emit, int], Provider]
-"""The model of a run: from its request, for showing deltas, with the number of attempts that were made before."""
+ProviderFor = Callable[[Mapping[str, Any], Emit, int], Awaitable[Provider]]
+"""The model of a run: from its row, for showing deltas, with the number of attempts that were made before."""
 
-ToolboxFor = Callable[[Mapping[str, Any]], Any]
+ToolboxFor = Callable[[Mapping[str, Any]], Awaitable[Toolbox]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ class Runner:
         provider_for: ProviderFor,
         toolbox_for: ToolboxFor,
         pending_seconds: float,
+        hooks: Hooks | None = None,
     ) -> None:
+        self._hooks = hooks
         self._pending_seconds = pending_seconds
         self._pool, self._event_log = pool, event_log
         self._provider_for, self._toolbox_for = provider_for, toolbox_for
@@ -139,7 +143,11 @@ class Runner:
                 text = request["empty_reply"]
                 await journal.say(journal.iterations, text)
             return Outcome(RunStatus.INCOMPLETE, RunFinish.DEADLINE, text, iterations=journal.iterations)
+        except HookFailed as error:
+            return _hook_failed(error)
         except BaseExceptionGroup as group:
+            if hook := group.subgroup(HookFailed):
+                return _hook_failed(hook)
             if lost := group.subgroup(LeaseLost):
                 raise LeaseLost from lost
             log.exception("run_failed_inside")
@@ -152,7 +160,7 @@ class Runner:
     async def _loop(self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal) -> Outcome:
         request = run["request"]
         attempts = await attempts_made(self._pool, run["id"]) if run["epoch"] > 1 else 0
-        toolbox: Toolbox = await self._toolbox_for(run)
+        toolbox = await self._toolbox_for(run)
         task = Task(
             model=run["model"],
             messages=await build_messages(self._pool, run),
@@ -161,9 +169,13 @@ class Runner:
             tools=toolbox.offered,
             tool_choice=request["tool_choice"],
             limits=limits_of(request),
+            parse=None if request["response_schema"] is None else answer_parser(request["response_schema"]),
         )
-        provider = self._provider_for(request, run_log.emit, attempts)
-        tools = SentOnce(self._pool, toolbox, run["id"], run["claim"]) if toolbox.at_most_once else toolbox
+        provider = await self._provider_for(run, run_log.emit, attempts)
+        tools: Tools = SentOnce(self._pool, toolbox, run["id"], run["claim"]) if toolbox.at_most_once else toolbox
+        if self._hooks is not None:
+            shown = run_json(run)
+            provider, tools = HookedProvider(self._hooks, provider, shown), HookedTools(self._hooks, tools, shown)
         return await run_loop(task, provider, tools, journal, run_log.emit)
 
     async def _finish(
@@ -186,6 +198,11 @@ class Runner:
                 tool_calls=row["tool_calls"],
             )
         return row
+
+
+def _hook_failed(error: BaseException) -> Outcome:
+    log.error("hook_failed", exc_info=error)
+    return failed(ErrorCode.HOOK_FAILED, "A hook of the operator failed.")
 
 
 def cancelled(journal: RunJournal) -> Outcome:

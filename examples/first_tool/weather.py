@@ -1,6 +1,6 @@
 """A first tool: an HTTP server of the standard library that answers Rondo's signed calls. Needs Python and nothing else.
 
-    RONDO_TOOL_SECRET=whsec_… python weather.py      listens on http://127.0.0.1:9000/weather
+RONDO_TOOL_SECRET=whsec_… python weather.py      listens on http://127.0.0.1:9000/weather
 """
 
 import base64

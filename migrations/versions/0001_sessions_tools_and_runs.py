@@ -33,6 +33,20 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_api_keys_workspace_id"), "api_keys", ["workspace_id"], unique=False)
     op.create_table(
+        "providers",
+        sa.Column("workspace_id", sa.Text(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("base_url", sa.String(), nullable=False),
+        sa.Column("api_key", sa.LargeBinary(), nullable=False),
+        sa.Column("headers", sa.LargeBinary(), nullable=True),
+        sa.Column("options", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(["workspace_id"], ["workspaces.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("workspace_id", "name"),
+    )
+    op.create_table(
         "sessions",
         sa.Column("id", sa.String(), nullable=False),
         sa.Column("workspace_id", sa.Text(), nullable=False),
@@ -271,6 +285,7 @@ def downgrade() -> None:
     op.drop_index("sessions_by_workspace", table_name="sessions")
     op.drop_index("sessions_by_tenant", table_name="sessions")
     op.drop_table("sessions")
+    op.drop_table("providers")
     op.drop_index(op.f("ix_api_keys_workspace_id"), table_name="api_keys")
     op.drop_table("api_keys")
     op.drop_table("workspaces")

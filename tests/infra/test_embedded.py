@@ -45,7 +45,7 @@ class Libc:
 
 if "orphans" in sys.argv:
     processes._libc = Libc()
-with EmbeddedServers(Settings(data_dir=Path(sys.argv[1])), fast=True) as servers:
+with EmbeddedServers(Settings(data_dir=Path(sys.argv[1]))) as servers:
     print(json.dumps([servers.database_url, servers.redis_url]), flush=True)
     sys.stdin.read()
 """
@@ -328,25 +328,28 @@ class TestStop:
         servers.stop()
 
     def test_copes_with_servers_that_were_killed(self, directory: Path) -> None:
-        with embedded(directory):
-            for pid in server_pids(directory):
-                os.kill(pid, signal.SIGKILL)
+        servers = embedded(directory)
+        servers.start()
+        for pid in server_pids(directory):
+            os.kill(pid, signal.SIGKILL)
+        servers.stop()
         wait_until(lambda: processes_in(directory) == [])
+        with servers as again:
+            assert_both_kept(again)
 
 
 class TestSuddenEnd:
-    def test_of_the_launcher_ends_the_servers_and_loses_nothing(self, directory: Path) -> None:
-        with launcher(directory) as (process, servers):
-            sql(servers.database_url, "INSERT INTO kept VALUES (0)", "UPDATE kept SET n = n")
-            sql(servers.database_url, "DELETE FROM kept WHERE n = 0")
+    def test_of_the_launcher_ends_the_servers_and_loses_nothing(self, new_directory: Path) -> None:
+        with launcher(new_directory) as (process, servers):
+            write_to_both(servers)
             process.kill()
             process.wait()
-            wait_until(lambda: processes_in(directory) == [])
-        with embedded(directory) as again:
+            wait_until(lambda: processes_in(new_directory) == [])
+        with embedded(new_directory) as again:
             assert_both_kept(again)
 
     def test_of_both_servers_loses_nothing(self, new_directory: Path) -> None:
-        with embedded(new_directory) as servers:
+        with EmbeddedServers(Settings(data_dir=new_directory)) as servers:
             write_to_both(servers)
             for pid in server_pids(new_directory):
                 os.kill(pid, signal.SIGKILL)
@@ -357,7 +360,7 @@ class TestSuddenEnd:
         with launcher(directory, "orphans") as (process, _):
             process.kill()
             process.wait()
-        orphans = server_pids(directory)
+            orphans = server_pids(directory)
         assert set(orphans) <= set(processes_in(directory))
         with embedded(directory) as servers:
             assert not set(orphans) & set(processes_in(directory))

@@ -32,7 +32,8 @@ class EmbeddedServers:
 
     Data outlive a restart and the sudden end of this process or of a server. On Linux the servers end with this
     process, however it ends; elsewhere with its orderly end, else at the next start. Call it from the main thread,
-    before there is an event loop. `fast` is for tests: data may not survive a crash of the host.
+    before there is an event loop. `fast` is for tests: a server's sudden end may lose the last commits, and a crash of
+    the host the whole database.
     """
 
     def __init__(self, settings: Settings, *, fast: bool = False) -> None:

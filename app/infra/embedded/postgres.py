@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from app.infra.embedded.leftovers import end_leftovers
-from app.infra.embedded.processes import EmbeddedServersError, run_as
+from app.infra.embedded.processes import EmbeddedServersError, ended, run_as
 from app.infra.embedded.programs import Programs, choose_programs, give
 from app.infra.embedded.server import HOST, Server, log_tail
 
@@ -26,7 +26,7 @@ _FAST_OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes"
 
 
 class Postgres(Server):
-    """`fast` gives up what protects data from a crash of the host: for tests."""
+    """`fast` gives up what protects the data from a sudden end: for tests."""
 
     name = "PostgreSQL"
     # A "fast" shutdown, then an "immediate" one. SIGTERM would wait for clients, SIGKILL would orphan its children.
@@ -104,7 +104,7 @@ class Postgres(Server):
 
     def _run(self, programs: Programs, command: list[str | Path], stdin: bytes = b"") -> None:
         child = run_as(programs.identity, command, cwd=self._home, log=self._setup_log, stdin=stdin)
-        if child.wait() != 0:
+        if ended(child) != 0:
             said = log_tail(self._setup_log)
             raise EmbeddedServersError(
                 f"PostgreSQL's data in {self._home} could not be prepared. What it said:\n{said}"

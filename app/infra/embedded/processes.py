@@ -102,6 +102,16 @@ def run_as(
     return child
 
 
+def ended(child: subprocess.Popen[bytes]) -> int:
+    """Wait for a program that does one thing. If we are interrupted, so is it."""
+    try:
+        return child.wait()
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+
+
 def _environment() -> dict[str, str]:
     kept = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     # TZ spares initdb a search through all time zones.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.infra.embedded.binaries import postgres_folders
-from app.infra.embedded.processes import EmbeddedServersError, Identity, own_ids, run_as
+from app.infra.embedded.processes import EmbeddedServersError, Identity, ended, own_ids, run_as
 from app.infra.embedded.server import log_tail
 
 if sys.platform != "win32":
@@ -96,7 +96,7 @@ def _release(programs: Path, identity: Identity, home: Path, log: Path) -> int |
 
 def _runs(command: list[str | Path], identity: Identity, home: Path, log: Path) -> bool:
     try:
-        return run_as(identity, command, cwd=home, log=log, must_write=home).wait() == 0
+        return ended(run_as(identity, command, cwd=home, log=log, must_write=home)) == 0
     except (OSError, subprocess.SubprocessError) as error:
         with log.open("a") as opened:
             opened.write(f"{command[0]} as {identity}: {error}\n")

@@ -53,7 +53,7 @@ class Valkey(Server):
     def _is_ready(self, pid: int) -> bool:
         """Whether it answers to our password, having read its data. A stranger on this port would not."""
         try:
-            with socket.create_connection((HOST, self.port), timeout=1) as connection:
+            with socket.create_connection((HOST, self.port), timeout=0.25) as connection:
                 connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
                 with connection.makefile("rb") as answers:
                     return re.match(rb"\+OK\r\n\+PONG", answers.readline() + answers.readline()) is not None

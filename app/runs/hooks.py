@@ -1,0 +1,104 @@
+"""Hooks of the operator: a Python module named in `RONDO_HOOKS` that may change what goes into and comes out of the ports.
+
+`before_model(messages, run)`, `after_model(reply, run)`, `before_tool(call, run)`, `after_tool(call, result, run)`, each
+plain or async, each optional. A hook returns what goes on in the place of what it was given, or None to leave it as it is;
+`before_tool` may return a `ToolResult`, and the tool is then not called. The values are those of `app.loop.messages`; `run`
+is the run as the API shows it. A hook that raises ends the run (`hook_failed`).
+"""
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from app.infra.settings import SettingsError
+from app.loop.messages import ModelFailure, PendingCall, Reply, ToolCall, ToolResult
+from app.loop.ports import ModelRequest, Provider, Tools
+from app.shapes import JsonObject
+
+NAMES = ("before_model", "after_model", "before_tool", "after_tool")
+
+
+class HookFailed(Exception):
+    """A hook raised; the cause is chained."""
+
+
+class Hooks:
+    """What the operator's module defines."""
+
+    def __init__(self, module: Any) -> None:
+        self._hooks: dict[str, Callable[..., Any]] = {
+            name: getattr(module, name) for name in NAMES if callable(getattr(module, name, None))
+        }
+
+    def has(self, *names: str) -> bool:
+        return any(name in self._hooks for name in names)
+
+    async def call(self, name: str, given: Any, *arguments: Any) -> Any:
+        """What goes on in the place of `given`: the hook's answer, or `given` itself."""
+        hook = self._hooks.get(name)
+        if hook is None:
+            return given
+        try:
+            answer = hook(*arguments)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except Exception as error:
+            raise HookFailed(name) from error
+        return given if answer is None else answer
+
+
+def load_hooks(name: str) -> Hooks:
+    """Import the module: a dotted name, or the path of a file. Raises SettingsError when that fails."""
+    try:
+        module = _from_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+    except Exception as error:
+        raise SettingsError(f"RONDO_HOOKS: {name} cannot be imported ({type(error).__name__}: {error})") from error
+    hooks = Hooks(module)
+    if not hooks.has(*NAMES):
+        raise SettingsError(f"RONDO_HOOKS: {name} defines none of {', '.join(NAMES)}")
+    return hooks
+
+
+def _from_file(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rondo_hooks", file)
+    if spec is None or spec.loader is None:
+        raise ImportError("no such file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class HookedProvider:
+    """The Provider port with what stands before and after the model."""
+
+    def __init__(self, hooks: Hooks, inner: Provider, run: JsonObject) -> None:
+        self._hooks, self._inner, self._run = hooks, inner, run
+
+    async def ask(self, request: ModelRequest) -> Reply | ModelFailure:
+        given = list(request.messages)
+        messages = await self._hooks.call("before_model", given, given, self._run)
+        reply = await self._inner.ask(replace(request, messages=tuple(messages)))
+        if isinstance(reply, ModelFailure):
+            return reply
+        changed: Reply = await self._hooks.call("after_model", reply, reply, self._run)
+        return changed
+
+
+class HookedTools:
+    """The Tools port with what stands before and after a tool."""
+
+    def __init__(self, hooks: Hooks, inner: Tools, run: JsonObject) -> None:
+        self._hooks, self._inner, self._run = hooks, inner, run
+
+    async def call(self, call: ToolCall) -> ToolResult | PendingCall:
+        going_on = await self._hooks.call("before_tool", call, call, self._run)
+        result = going_on if isinstance(going_on, ToolResult) else await self._inner.call(going_on)
+        if isinstance(result, PendingCall):
+            return result
+        changed: ToolResult = await self._hooks.call("after_tool", result, call, result, self._run)
+        return changed
