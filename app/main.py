@@ -66,7 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _hand_over(app: FastAPI, process: Process) -> None:
     for name in (
-        "database", "redis", "crypto", "address_guard", "runs", "resolver", "authenticate",
+        "database", "redis", "crypto", "address_guard", "sender", "runs", "resolver", "authenticate",
     ):  # fmt: skip
         setattr(app.state, name, getattr(process, name))
     app.state.process = process

@@ -38,6 +38,7 @@ class Process:
     redis: Any
     crypto: Crypto
     address_guard: AddressGuard
+    sender: Sender
     event_log: EventLog
     supervisor: Supervisor
     runs: RunService
@@ -117,6 +118,7 @@ def _join(
         redis=redis,
         crypto=crypto,
         address_guard=guard,
+        sender=sender,
         event_log=event_log,
         supervisor=supervisor,
         runs=runs,

@@ -93,13 +93,13 @@ async def execute(
         return _not_executed(ToolOutcome.INVALID, f"The arguments of {call.name} are not valid: {problems}")
     keys = tool.result_keys or result_keys
     if isinstance(resolution, ToolResult):
-        return _judged(call.name, resolution, keys)
+        return judged(call.name, resolution, keys)
     if isinstance(resolution, Rejected):
         return denied(resolution)
     if tool.requires_approval and resolution is None:
         return PendingCall(call, PendingReason.APPROVAL)
     result = await port.call(replace(call, arguments=checked.arguments))
-    return result if isinstance(result, PendingCall) else _judged(call.name, result, keys)
+    return result if isinstance(result, PendingCall) else judged(call.name, result, keys)
 
 
 def skipped(reason: str) -> ToolResult:
@@ -127,7 +127,7 @@ def unavailable(name: str) -> dict[str, str]:
     return {"error": f"The tool {name} is temporarily unavailable."}
 
 
-def _judged(name: str, result: ToolResult, keys: Sequence[str]) -> ToolResult:
+def judged(name: str, result: ToolResult, keys: Sequence[str]) -> ToolResult:
     """The result cleaned, and `ok` refined by what the empty-streak guard makes of it."""
     try:
         value = clean_json(result.result)

@@ -37,7 +37,9 @@ def paired(messages: Sequence[Message]) -> list[Message]:
             result = results.pop((at, call_id), None)
             unanswered += result is None
             kept.append(result or Message("tool", INTERRUPTED, tool_call_id=call_id))
-    orphans = sum(message.role == "tool" for message in messages) - sum(message.role == "tool" for message in kept) + unanswered
+    orphans = (
+        sum(message.role == "tool" for message in messages) - sum(message.role == "tool" for message in kept) + unanswered
+    )
     if unanswered or orphans:
         log.warning("history_mended", calls_without_result=unanswered, results_without_call=orphans)
     return kept

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel
 
 from app.infra.crypto import Crypto
@@ -12,11 +12,20 @@ from app.tools import repository
 from app.tools.headers import check_headers
 from app.tools.models import TOOL_NAME, ToolPut, ToolRead, tool_json
 from app.tools.schema import compile_schema
-from app.web import Db, Idempotent, Paged, Service, body, json_response, listed
+from app.tools.trial import ToolTrial, try_tool
+from app.web import Db, Idempotent, Paged, Service, body, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["tools"])
 
 NewName = Annotated[str, Path(pattern=TOOL_NAME)]
+
+
+async def _tool(request: Request, name: str) -> Any:
+    return await repository.find(pool(request), request.state.caller.workspace_id, name)
+
+
+ToolInPath = Annotated[Any, Depends(_tool)]
+"""The record of the tool that the path names. Must stand after the caller."""
 
 
 class RotatedSecret(BaseModel):
@@ -77,6 +86,13 @@ def _shown(request: Request, row: Any) -> dict[str, Any]:
 @router.delete("/tools/{name}", status_code=204)
 async def delete_tool(caller: Service, name: str, db: Db) -> None:
     await db.delete(await repository.get(db, caller.workspace_id, name))
+
+
+@router.post("/tools/{name}/test")
+async def test_tool(
+    request: Request, caller: Service, tool: ToolInPath, wanted: Annotated[ToolTrial, body(ToolTrial)]
+) -> Response:
+    return json_response(await try_tool(_crypto(request), request.app.state.sender, tool, wanted))
 
 
 @router.post("/tools/{name}/rotate-secret", response_model=RotatedSecret)

@@ -88,6 +88,14 @@ def open_secrets(crypto: Crypto, row: Any) -> tuple[str, ...]:
     return tuple(secrets)
 
 
+async def find(pool: Pool, workspace_id: str, name: str) -> Any:
+    """One tool's record; raises NotFound."""
+    row = await pool.fetchrow("SELECT * FROM tools WHERE workspace_id = $1 AND name = $2", workspace_id, name)
+    if row is None:
+        raise NotFound()
+    return row
+
+
 async def active_names(pool: Pool, workspace_id: str) -> list[str]:
     rows = await pool.fetch("SELECT name FROM tools WHERE workspace_id = $1 AND active ORDER BY name", workspace_id)
     return [row["name"] for row in rows]

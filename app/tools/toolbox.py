@@ -54,7 +54,7 @@ async def open_toolbox(
         sender,
         identity,
         tuple(_offered(row) for row in rows),
-        {row["name"]: _target(crypto, row) for row in rows if row["kind"] == "webhook"},
+        {row["name"]: target_of(crypto, row) for row in rows if row["kind"] == "webhook"},
     )
 
 
@@ -71,7 +71,7 @@ def _offered(row: Any) -> OfferedTool:
     )
 
 
-def _target(crypto: Crypto, row: Any) -> WebhookTarget:
+def target_of(crypto: Crypto, row: Any) -> WebhookTarget:
     return WebhookTarget(
         name=row["name"],
         url=row["url"],
