@@ -73,9 +73,15 @@ async def execute(
 ) -> ToolResult | PendingCall:
     """What comes of one call. `cut_off`: the output limit fell into it, so it is not executed.
 
-    `resolution` is what came for it while it waited. A tool that needs an approval is not called without one.
+    `resolution` is what came for it while it waited: a result counts, and a refusal holds, also when the tool was changed
+    or taken away since. A tool that needs an approval is not called without one.
     """
     tool = next((tool for tool in tools if tool.name == call.name), None)
+    keys = (tool.result_keys if tool else None) or result_keys
+    if isinstance(resolution, ToolResult):
+        return judged(call.name, resolution, keys)
+    if isinstance(resolution, Rejected):
+        return denied(resolution)
     if tool is None:
         offered = ", ".join(sorted(tool.name for tool in tools)) or "none"
         text = f"Tool '{call.name}' does not exist. Available tools: {offered}."
@@ -91,11 +97,6 @@ async def execute(
     if checked.problems:
         problems = "; ".join(checked.problems)
         return _not_executed(ToolOutcome.INVALID, f"The arguments of {call.name} are not valid: {problems}")
-    keys = tool.result_keys or result_keys
-    if isinstance(resolution, ToolResult):
-        return judged(call.name, resolution, keys)
-    if isinstance(resolution, Rejected):
-        return denied(resolution)
     if tool.requires_approval and resolution is None:
         return PendingCall(call, PendingReason.APPROVAL)
     result = await port.call(replace(call, arguments=checked.arguments))

@@ -35,13 +35,13 @@ async def stored_iterations(pool: Pool, run_id: str) -> dict[int, StoredIteratio
         own = [call for call in calls if call["iteration"] == row["iteration"]]
         answered = sorted((call for call in own if call["answered_at"] is not None), key=lambda call: call["answered_at"])
         answers = {call["id"]: answered_of(call) for call in answered}
-        waited = [call for call in own if call["answered_at"] is None and call["pending_reason"] is not None]
+        waited = [call for call in own if call["pending_reason"] is not None]
         came = {call["id"]: resolution for call in waited if (resolution := resolution_of(call)) is not None}
         stored[row["iteration"]] = StoredIteration(
             reply_of(row["reply"]),
             tuple(map(call_of, own)),
             answers,
-            {call["id"]: pending_of(call) for call in waited},
+            {call["id"]: pending_of(call) for call in waited if call["answered_at"] is None},
             came,
         )
     return stored

@@ -1,6 +1,7 @@
 """What a run writes down, to and from JSON and rows."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -130,13 +131,25 @@ def answered_of(row: Mapping[str, Any]) -> AnsweredCall:
 
 
 def pending_of(row: Mapping[str, Any]) -> PendingCall:
-    return PendingCall(call_of(row), PendingReason(row["pending_reason"]), row["expires_at"])
+    """What a call waits for; one that was approved before it has the arguments that somebody edited."""
+    call, approval = call_of(row), approval_before(row)
+    if approval is not None and approval.arguments is not None:
+        call = replace(call, arguments=approval.arguments)
+    return PendingCall(call, PendingReason(row["pending_reason"]), row["expires_at"])
+
+
+def approval_before(row: Mapping[str, Any]) -> Approved | None:
+    """The approval of a call that waits for its result by now: it was made, and is not made again because of it."""
+    given = row["resolution"]
+    if given is None or given["kind"] != "approve" or row["pending_reason"] == PendingReason.APPROVAL:
+        return None
+    return Approved(given.get("arguments"))
 
 
 def resolution_of(row: Mapping[str, Any]) -> Resolution | None:
     """What came for a call that waits; when nothing came in its time: a refusal, or a failed result."""
     given = row["resolution"]
-    if given is None:
+    if given is None or approval_before(row) is not None:
         if row["expires_at"] > clock.now():
             return None
         if row["pending_reason"] == PendingReason.APPROVAL:

@@ -17,7 +17,6 @@ from app.tools.schema import compiled
 from app.tools.toolbox import target_of
 from app.tools.webhook import RunIdentity, exchange
 
-
 MASK = "********"
 
 
