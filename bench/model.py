@@ -24,7 +24,9 @@ TOOL_PATH = "/tools/search"
 TOOL_ARGUMENTS = '{"query":"red shoes"}'
 TOOL_ANSWER = orjson.dumps({"items": [{"id": 1, "name": "trainers"}, {"id": 2, "name": "sandals"}]})
 
-_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 _END = b"0\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
@@ -86,7 +88,10 @@ def call_pieces(model: str, tool: str, with_usage: bool) -> tuple[bytes, ...]:
     return (
         _piece(model, {"role": "assistant", "content": None, "refusal": None}),
         _piece(model, {"tool_calls": [opening]}),
-        *(_piece(model, {"tool_calls": [{"index": 0, "function": {"arguments": TOOL_ARGUMENTS[at : at + 12]}}]}) for at in cuts),
+        *(
+            _piece(model, {"tool_calls": [{"index": 0, "function": {"arguments": TOOL_ARGUMENTS[at : at + 12]}}]})
+            for at in cuts
+        ),
         _ending(model, "tool_calls", 12 if with_usage else None),
     )
 

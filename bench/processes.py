@@ -40,7 +40,14 @@ class Child:
     """A Python module as a process on a core. `ready_path` is polled until it answers; `start_seconds` tells how long."""
 
     def __init__(
-        self, arguments: Sequence[str], *, core: int, port: int, ready_path: str, environment: Mapping[str, str], log: IO[bytes]
+        self,
+        arguments: Sequence[str],
+        *,
+        core: int,
+        port: int,
+        ready_path: str,
+        environment: Mapping[str, str],
+        log: IO[bytes],
     ) -> None:
         started = time.perf_counter()
         with on_core(core):

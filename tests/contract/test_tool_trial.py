@@ -16,7 +16,7 @@ class TestTrial:
         sent = hook.requests[0]
         assert shown["request"]["body"].encode() == sent.body
         assert json.loads(sent.body)["data"]["context"] == {"user": 7}
-        Webhook(hook.secret).verify(sent.body, {name: value for name, value in shown["request"]["headers"].items()})
+        Webhook(hook.secret).verify(sent.body, shown["request"]["headers"])
         assert shown["response"]["status"] == 200
         assert json.loads(shown["response"]["body"]) == shown["result"] == {"items": []}
         assert shown["outcome"] == "empty"

@@ -195,7 +195,8 @@ class TestParallelCalls:
 
 class TestCap:
     async def test_answer_keeps_the_tools_but_forbids_them_and_asks_for_honesty(self) -> None:
-        played = await play(calls(draft()), calls(draft()), Reply("What I have"), answers={"search": {"items": [1]}}, max_iterations=3)
+        answers = {"search": {"items": [1]}}
+        played = await play(calls(draft()), calls(draft()), Reply("What I have"), answers=answers, max_iterations=3)
         last = played.provider.requests[2]
         assert (last.tool_choice, len(last.tools)) == ("none", 1)
         assert "could not be looked up" in last.messages[-1].text
