@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -70,7 +71,8 @@ def standing(rig_core: int, service_core: int) -> Iterator[Bench]:
         folder = Path(tempfile.mkdtemp(prefix="rondo-bench-"))
         folder.chmod(0o755)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        log = stack.enter_context((folder / "services.log").open("wb"))
+        log = stack.enter_context((folder / "services.log").open("w+b", buffering=0))
+        stack.push(functools.partial(_show_log, log))
         os.sched_setaffinity(0, {rig_core})
         port = free_port()
         model = Child(
@@ -90,6 +92,13 @@ def standing(rig_core: int, service_core: int) -> Iterator[Bench]:
         yield Bench(port, service_core, {k: v for k, v in pids.items() if v}, Proxy(port), rondo, log, folder)
 
 
+def _show_log(log: IO[bytes], kind: type[BaseException] | None, *rest: object) -> None:
+    """The end of what the services wrote, where something went wrong."""
+    if kind is not None and issubclass(kind, Exception):
+        log.seek(max(0, log.tell() - 4000))
+        print(log.read().decode(errors="replace"), file=sys.stderr)
+
+
 async def measure_direct(bench: Bench, plan: Plan, number: int, records: Records) -> None:
     for name, unit in ((DIRECT, asked), (DIRECT_LOOP, looped)):
         record = await measures.latency(unit, bench.model_port, TOOL_TURNS[name], plan)
@@ -100,23 +109,26 @@ async def measure_service(
     bench: Bench, service: Proxy | Rondo, child: Child, plan: Plan, what: set[str], number: int, records: Records
 ) -> None:
     pids = bench.pids | {SERVICE: child.pid}
-    for name, unit in (await service.units(child.port)).items():
+    units = await service.units(child.port)
+    for name, unit in units.items():
         tools = TOOL_TURNS[name]
         await measures.warm_up(unit, child.port, tools, plan)
         first_name = name == service.names[0]
-        if "mem" in what and number == 1 and first_name:
-            record = await measures.memory(unit, child.port, tools, plan, child.pid)
-            records.add(subject=name, measure="mem", round=number, **record)
         if "lat" in what:
             record = await measures.latency(unit, child.port, tools, plan)
             records.add(subject=name, measure="lat", round=number, **record)
         if "slope" in what and first_name:
-            record = await measures.slope(unit, child.port, tools, plan, pids, service.slope_workers)
+            record = await measures.slope(unit, child.port, tools, plan, pids)
             records.add(subject=name, measure="slope", round=number, **record)
         if "sat" in what:
             for gap in (5, 0):
                 record = await measures.saturation(unit, child.port, tools, plan, pids, gap)
                 records.add(subject=name, measure=f"sat{gap}", round=number, **record)
+    if "mem" in what and number == 1:
+        # Last, since the connections that it leaves in pools make later requests dearer.
+        name = service.names[0]
+        record = await measures.memory(units[name], child.port, TOOL_TURNS[name], plan, child.pid)
+        records.add(subject=name, measure="mem", round=number, **record)
 
 
 def measure(bench: Bench, plan: Plan, what: set[str], records: Records) -> None:
@@ -159,7 +171,7 @@ async def profiled_load(bench: Bench, child: Child, gap: int, seconds: float) ->
 
 def profile_service(bench: Bench, how: str, gap: int, seconds: float, rows: int) -> str:
     file = bench.folder / "profile"
-    child = bench.rondo.start(bench.service_core, bench.log, through=("bench.profile", how, str(file)))
+    child = bench.rondo.start(bench.service_core, bench.log, through=("bench.profiled", how, str(file)))
     try:
         cpu_ms = uvloop.run(profiled_load(bench, child, gap, seconds))
     finally:
@@ -204,12 +216,7 @@ def main() -> int:
             file = RESULTS / time.strftime("%Y%m%d-%H%M%S.jsonl")
             records = Records(file)
             records.add(python=platform.python_version(), machine=platform.machine(), cores=len(cores), plan=asdict(plan))
-            try:
-                measure(bench, plan, set(given.what.split(",")), records)
-            except RuntimeError:
-                bench.log.flush()
-                print((bench.folder / "services.log").read_text()[-3000:], file=sys.stderr)
-                raise
+            measure(bench, plan, set(given.what.split(",")), records)
     except KeyboardInterrupt:
         return 130
     if service_core == rig_core:

@@ -31,15 +31,16 @@ class Plan:
 
 
 QUICK = Plan(
-    rounds=2, lat_runs=15, slope_chunks=220, slope_runs=16, slope_short_runs=48, sat_seconds=3.0, sat_workers=64,
+    rounds=2, lat_runs=15, slope_chunks=220, slope_runs=16, slope_short_runs=64, sat_seconds=3.0, sat_workers=64,
     burst_seconds=1.0, mem_gap=60, cold_starts=0, warm_runs=24,
 )  # fmt: skip
 FULL = Plan(
-    rounds=3, lat_runs=40, slope_chunks=420, slope_runs=24, slope_short_runs=96, sat_seconds=6.0, sat_workers=64,
+    rounds=3, lat_runs=40, slope_chunks=420, slope_runs=48, slope_short_runs=128, sat_seconds=6.0, sat_workers=64,
     burst_seconds=3.0, mem_gap=120, cold_starts=1, warm_runs=40,
 )  # fmt: skip
 _SHORT_CHUNKS = 20
 _GAP = 5
+_SLOPE_WORKERS = 16
 _HELD_STREAMS = 100
 _HELD_CHUNKS = 60
 
@@ -66,14 +67,14 @@ async def latency(unit: Unit, port: int, tools: int, plan: Plan) -> dict[str, An
     }
 
 
-async def slope(unit: Unit, port: int, tools: int, plan: Plan, pids: Mapping[str, int], workers: int) -> dict[str, Any]:
+async def slope(unit: Unit, port: int, tools: int, plan: Plan, pids: Mapping[str, int]) -> dict[str, Any]:
     """CPU of long runs minus that of short ones, far from saturation: what a chunk costs, and the rest of a run."""
     costs: list[dict[str, float]] = []
     records: list[dict[str, Any]] = []
     for chunks, count in ((_SHORT_CHUNKS, plan.slope_short_runs), (plan.slope_chunks, plan.slope_runs)):
         model = model_name(chunks=chunks, gap=_GAP, tools=tools)
         with Meter(pids) as meter:
-            sample = await load.run(unit, port, model, chunks, workers=workers, count=count, stagger=0.03)
+            sample = await load.run(unit, port, model, chunks, workers=_SLOPE_WORKERS, count=count, stagger=0.03)
         costs.append(_cpu_ms(sample, meter))
         records.append(_counts(sample, meter) | {"util": meter.cpu[SERVICE] / meter.wall})
     short, long = costs

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.infra import ids
 from app.loop.events import Event
-from app.loop.loop import Limits, Task, run_loop
+from app.loop.loop import Task, run_loop
 from app.loop.messages import (
     AnsweredCall,
     DraftCall,
@@ -22,6 +22,7 @@ from app.loop.messages import (
     ToolResult,
 )
 from app.loop.ports import CheckedArguments, ModelRequest, OfferedTool, StoredIteration
+from app.loop.turn import Limits
 
 RUN_ID = "run_01a22f37597e7dfcb8b2fa9a6f564258"
 

@@ -54,9 +54,9 @@ def sqlalchemy_url(database_url: str) -> str:
 
 async def driver_connection(db: AsyncSession) -> Connection:
     """The asyncpg connection of a transaction, for statements of our own within it."""
-    await db.execute(text("SELECT 1"))  # SQLAlchemy begins with its own first statement only
-    raw = await (await db.connection()).get_raw_connection()
-    return raw.driver_connection
+    connection = await db.connection()
+    await connection.execute(text("SELECT 1"))  # SQLAlchemy begins with its own first statement only
+    return (await connection.get_raw_connection()).driver_connection
 
 
 async def _prepare(connection: Any) -> None:

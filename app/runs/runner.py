@@ -14,9 +14,10 @@ from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.telemetry import RUNS, log
 from app.loop.events import MessageDiscarded, RunQueued, RunResumed, RunStarted
-from app.loop.loop import Limits, Task, failed, run_loop
+from app.loop.loop import Task, failed, run_loop
 from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
 from app.loop.ports import Emit, Provider, Tools
+from app.loop.turn import Limits
 from app.runs import statements
 from app.runs.answer import answer_parser
 from app.runs.hooks import HookedProvider, HookedTools, HookFailed, Hooks

@@ -7,9 +7,9 @@ import orjson
 from app.infra import ids
 from app.infra.crypto import Crypto
 from app.infra.errors import Invalid
-from app.loop.loop import Limits
 from app.loop.messages import ToolCall
 from app.loop.tool_calls import judged
+from app.loop.turn import Limits
 from app.outbound.sender import Sender
 from app.scope import Reference
 from app.shapes import JsonObject, Shape

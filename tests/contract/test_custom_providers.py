@@ -86,5 +86,3 @@ class TestAddressGuard:
                 run = await there.run(await there.new_session(model="lab/tiny"))
                 assert run["error"]["code"] == "provider_unavailable"
             assert server.requests == []
-
-

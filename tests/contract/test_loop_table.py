@@ -3,12 +3,21 @@
 import asyncio
 import json
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.api import Api, Played, TestTools, call, calls, failing, schema, wanted
 from tests.tools_app import Held, Reply
+
+ONE_BY_ONE: dict[str, Any] = {"parallel_tools": 1, "empty_streak_after": 0}
+
+
+def one_by_one(values: Sequence[Any]) -> dict[str, Any]:
+    """A turn that calls `search` once for each value, to be executed in order."""
+    return calls(*[wanted("search", {"n": value}) for value in values])
+
 
 UNAVAILABLE = {"error": "The tool search is temporarily unavailable."}
 
@@ -81,18 +90,17 @@ class TestToolNames:
 
 
 class TestArguments:
-    @pytest.mark.parametrize(
-        "text", ["{", '{"q": "cut', "q=1", "[]", "null", "42", '"x"', "[" * 20_000, '{"q": NaN}', '{"q": 1} and more']
-    )
     async def test_arguments_that_are_no_json_object_are_told_and_not_executed(
-        self, api: Api, test_tools: TestTools, text: str
+        self, api: Api, test_tools: TestTools
     ) -> None:
         search = await test_tools.host(api, "search")
-        played = await api.play(call("search", text), "done")
+        texts = ["{", '{"q": "cut', "q=1", "[]", "null", "42", '"x"', "[" * 20_000, '{"q": NaN}', '{"q": 1} and more']
+        played = await api.play(calls(*[wanted("search", text) for text in texts]), "done")
         assert search.requests == []
-        assert played.outcomes == ["invalid"]
-        assert list(played.results[0]) == ["error"]
-        assert "JSON object" in played.results[0]["error"]
+        assert played.outcomes == ["invalid"] * len(texts)
+        for result in played.results:
+            assert list(result) == ["error"]
+            assert "JSON object" in result["error"]
         assert played.ending == ("completed", "stop")
 
     async def test_arguments_that_break_the_schema_have_each_place_named(self, api: Api, test_tools: TestTools) -> None:
@@ -123,31 +131,27 @@ class TestArguments:
         assert played.outcomes == ["invalid"]
         assert "city" in played.results[0]["error"]
 
-    @pytest.mark.parametrize(
-        ("kind", "text", "taken"),
-        [("integer", "5", 5), ("number", "5.5", 5.5), ("number", "-1e2", -100.0), ("boolean", "true", True),
-         ("boolean", "false", False)],
-    )  # fmt: skip
-    async def test_a_string_that_is_exactly_the_wanted_number_or_boolean_is_taken_as_that(
-        self, api: Api, test_tools: TestTools, kind: str, text: str, taken: Any
-    ) -> None:
-        search = await test_tools.host(api, "search", parameters=schema((), value=kind))
-        await api.play(call("search", {"value": text}), "done")
-        assert search.arguments == [{"value": taken}]
-        assert type(search.arguments[0]["value"]) is type(taken)
+    SHAPES = schema((), whole="integer", number="number", flag="boolean")
 
-    @pytest.mark.parametrize(
-        ("kind", "text"),
-        [("integer", "five"), ("integer", "5.5"), ("integer", " 5"), ("integer", ""), ("number", "1,5"),
-         ("boolean", "True"), ("boolean", "1"), ("number", "0x10"), ("number", "NaN")],
-    )  # fmt: skip
-    async def test_any_other_string_for_a_number_or_boolean_is_invalid(
-        self, api: Api, test_tools: TestTools, kind: str, text: str
+    async def test_a_string_that_is_exactly_the_wanted_number_or_boolean_is_taken_as_that(
+        self, api: Api, test_tools: TestTools
     ) -> None:
-        search = await test_tools.host(api, "search", parameters=schema((), value=kind))
-        played = await api.play(call("search", {"value": text}), "done")
-        assert played.outcomes == ["invalid"]
-        assert "value" in played.results[0]["error"]
+        search = await test_tools.host(api, "search", parameters=self.SHAPES)
+        given = [{"whole": "5"}, {"number": "5.5"}, {"number": "-1e2"}, {"flag": "true"}, {"flag": "false"}]
+        await api.play(calls(*[wanted("search", arguments) for arguments in given]), "done", parallel_tools=1)
+        taken = [{"whole": 5}, {"number": 5.5}, {"number": -100.0}, {"flag": True}, {"flag": False}]
+        assert [json.dumps(arguments) for arguments in search.arguments] == [json.dumps(arguments) for arguments in taken]
+
+    async def test_any_other_string_for_a_number_or_boolean_is_invalid(self, api: Api, test_tools: TestTools) -> None:
+        search = await test_tools.host(api, "search", parameters=self.SHAPES)
+        given = [
+            {"whole": "five"}, {"whole": "5.5"}, {"whole": " 5"}, {"whole": ""}, {"number": "1,5"}, {"number": "0x10"},
+            {"number": "NaN"}, {"flag": "True"}, {"flag": "1"}, {"flag": "yes"},
+        ]  # fmt: skip
+        played = await api.play(calls(*[wanted("search", arguments) for arguments in given]), "done")
+        assert played.outcomes == ["invalid"] * len(given)
+        for arguments, result in zip(given, played.results, strict=True):
+            assert next(iter(arguments)) in result["error"]
         assert search.requests == []
 
     async def test_a_number_in_a_string_stays_a_string_where_the_schema_wants_one(
@@ -159,17 +163,15 @@ class TestArguments:
 
 
 class TestAnswers:
-    @pytest.mark.parametrize("status", [200, 201, 203])
     @pytest.mark.parametrize("value", [{"a": {"b": [1, None, "é"]}}, [1, 2], [], 7, True, None, "text"])
-    async def test_json_of_a_success_is_the_result(
-        self, api: Api, test_tools: TestTools, status: int, value: Any
-    ) -> None:
-        answer = Reply(status, json.dumps(value), {"content-type": "application/json"})
-        await test_tools.host(api, "search", answer)
-        played = await api.play(call("search"), "done")
-        assert played.results == [value]
-        assert played.of("tool.invoked")[0]["result"] == value
-        assert played.calls[0]["status"] == status
+    async def test_json_of_a_success_is_the_result(self, api: Api, test_tools: TestTools, value: Any) -> None:
+        statuses = [200, 201, 203]
+        json_type = {"content-type": "application/json"}
+        await test_tools.host(api, "search", *[Reply(status, json.dumps(value), json_type) for status in statuses])
+        played = await api.play(one_by_one(statuses), "done", **ONE_BY_ONE)
+        assert played.results == [value] * 3
+        assert [event["result"] for event in played.of("tool.invoked")] == [value] * 3
+        assert [made["status"] for made in played.calls] == statuses
 
     @pytest.mark.parametrize("kind", ["text/plain", "text/markdown; charset=utf-8"])
     async def test_other_text_of_a_success_is_content(self, api: Api, test_tools: TestTools, kind: str) -> None:
@@ -202,7 +204,19 @@ LARAVEL = {"message": "The city field is required.", "errors": {"city": ["The ci
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("status", [400, 404, 409, 422])
+    STATUSES = (400, 404, 409, 422)
+
+    async def refused(self, api: Api, test_tools: TestTools, body: Any, **headers: str) -> Played:
+        """One call for each of the statuses, all with this body."""
+        replies = [Reply(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+                   for status in self.STATUSES]  # fmt: skip
+        search = await test_tools.host(api, "search", *replies)
+        played = await api.play(one_by_one(self.STATUSES), "done", **ONE_BY_ONE)
+        assert len(search.requests) == len(self.STATUSES)
+        assert played.outcomes == ["error"] * 4
+        assert [made["status"] for made in played.calls] == list(self.STATUSES)
+        return played
+
     @pytest.mark.parametrize(
         ("body", "said"),
         [
@@ -216,31 +230,23 @@ class TestRefusals:
         ],
     )
     async def test_the_model_reads_what_the_application_said(
-        self, api: Api, test_tools: TestTools, status: int, body: Any, said: list[str]
+        self, api: Api, test_tools: TestTools, body: Any, said: list[str]
     ) -> None:
-        search = await test_tools.host(api, "search", Reply(status, body))
-        played = await api.play(call("search"), "done")
-        assert list(played.results[0]) == ["error"]
-        for text in said:
-            assert text in played.results[0]["error"]
-        assert played.outcomes == ["error"]
-        assert played.calls[0]["status"] == status
-        assert len(search.requests) == 1
+        played = await self.refused(api, test_tools, body)
+        for result in played.results:
+            assert list(result) == ["error"]
+            for text in said:
+                assert text in result["error"]
 
-    @pytest.mark.parametrize("status", [400, 404, 409, 422])
-    async def test_a_plain_text_body_is_that_text(self, api: Api, test_tools: TestTools, status: int) -> None:
-        await test_tools.host(api, "search", Reply(status, "Order 7 is closed.", {"content-type": "text/plain"}))
-        played = await api.play(call("search"), "done")
-        assert played.results == [{"error": "Order 7 is closed."}]
+    async def test_a_plain_text_body_is_that_text(self, api: Api, test_tools: TestTools) -> None:
+        played = await self.refused(api, test_tools, "Order 7 is closed.", content_type="text/plain")
+        assert played.results == [{"error": "Order 7 is closed."}] * 4
 
-    @pytest.mark.parametrize("status", [400, 404, 409, 422])
     @pytest.mark.parametrize("body", [b"", {}, {"error": None}, {"code": 7}, [], {"error": "  "}])
-    async def test_nothing_usable_is_told_with_the_status(
-        self, api: Api, test_tools: TestTools, status: int, body: Any
-    ) -> None:
-        await test_tools.host(api, "search", Reply(status, body))
-        played = await api.play(call("search"), "done")
-        assert played.results == [{"error": f"The tool search refused the call ({status})."}]
+    async def test_nothing_usable_is_told_with_the_status(self, api: Api, test_tools: TestTools, body: Any) -> None:
+        played = await self.refused(api, test_tools, body)
+        texts = [f"The tool search refused the call ({status})." for status in self.STATUSES]
+        assert played.results == [{"error": text} for text in texts]
 
     @pytest.mark.parametrize("body", [{"error": "é" * 5_000}, "é" * 5_000, {"errors": {"a": ["é" * 5_000]}}])
     async def test_at_most_2000_characters_are_passed_on(self, api: Api, test_tools: TestTools, body: Any) -> None:
@@ -271,24 +277,29 @@ class TestWhatOnlyAPersonCanFix:
         assert played.of("tool.invoked")[0]["outcome"] == "failed"
         assert played.ending == ("completed", "stop")
 
-    @pytest.mark.parametrize("status", [401, 402, 403, 405, 410, 413, 415, 418, 423, 429, 500, 501, 505])
-    async def test_any_other_status(self, api: Api, test_tools: TestTools, status: int) -> None:
-        search = await test_tools.host(api, "search", Reply(status, LEAKS))
-        played = await api.play(call("search"), "done")
-        self.check(played, status)
-        assert "secret-table" in played.calls[0]["cause"]
+    async def test_any_other_status(self, api: Api, test_tools: TestTools) -> None:
+        statuses = [401, 402, 403, 405, 410, 413, 415, 418, 423, 429, 500, 501, 505]
+        search = await test_tools.host(api, "search", *[Reply(status, LEAKS) for status in statuses])
+        played = await api.play(one_by_one(statuses), "done", **ONE_BY_ONE)
+        assert played.results == [UNAVAILABLE] * len(statuses)
+        assert played.contents == [json.dumps(UNAVAILABLE, separators=(",", ":"))] * len(statuses)
+        assert played.outcomes == ["failed"] * len(statuses)
+        assert [made["status"] for made in played.calls] == statuses
+        assert all("secret-table" in made["cause"] for made in played.calls)
         assert "ecret" not in played.shown()
-        assert str(status) not in played.contents[0]
-        assert len(search.requests) == 1
+        assert len(search.requests) == len(statuses)
+        assert played.ending == ("completed", "stop")
 
-    @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-    async def test_a_redirect_is_not_followed(self, api: Api, test_tools: TestTools, status: int) -> None:
+    async def test_a_redirect_is_not_followed(self, api: Api, test_tools: TestTools) -> None:
+        statuses = [301, 302, 303, 307, 308]
         target = test_tools.hook(f"{api.workspace_id}/target", {"items": [1]})
-        search = await test_tools.host(api, "search", Reply(status, b"", {"location": target.url}))
-        played = await api.play(call("search"), "done")
-        self.check(played, status)
+        replies = [Reply(status, b"", {"location": target.url}) for status in statuses]
+        search = await test_tools.host(api, "search", *replies)
+        played = await api.play(one_by_one(statuses), "done", **ONE_BY_ONE)
+        assert played.results == [UNAVAILABLE] * len(statuses)
+        assert [made["status"] for made in played.calls] == statuses
         assert target.requests == []
-        assert len(search.requests) == 1
+        assert len(search.requests) == len(statuses)
 
     @pytest.mark.parametrize("reply", [Reply(ending="hang"), Reply(200, "x" * 100, drip_seconds=0.05)])
     async def test_a_time_out(self, api: Api, test_tools: TestTools, reply: Reply) -> None:
@@ -396,7 +407,9 @@ class TestCallsThatAreSentTwice:
 
 
 class TestFinishReasonsWithCalls:
-    @pytest.mark.parametrize("reason", [None, "stop", "end_turn", "tool_calls", "function_call", "", "content_filter", "odd"])
+    @pytest.mark.parametrize(
+        "reason", [None, "stop", "end_turn", "tool_calls", "function_call", "", "content_filter", "odd"]
+    )
     async def test_calls_are_run_whatever_the_finish_reason(
         self, api: Api, test_tools: TestTools, reason: str | None
     ) -> None:

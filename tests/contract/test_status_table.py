@@ -58,9 +58,7 @@ class TestCompleted:
             "run.completed",
         ]  # fmt: skip
 
-    async def test_after_tools_the_events_come_in_the_order_of_what_happened(
-        self, api: Api, test_tools: TestTools
-    ) -> None:
+    async def test_after_tools_the_events_come_in_the_order_of_what_happened(self, api: Api, test_tools: TestTools) -> None:
         await searching(api, test_tools)
         usage = {"input_tokens": 10, "output_tokens": 1}
         played = await api.play(call("search", usage=usage), {"text": "One.", "usage": usage})
@@ -139,9 +137,7 @@ class TestMaxIterations:
         await ended(api, played, "completed", "stop", "Hi")
 
     @pytest.mark.parametrize("on_cap", ["answer", "stop"])
-    async def test_calls_of_the_only_permitted_call_are_skipped(
-        self, api: Api, test_tools: TestTools, on_cap: str
-    ) -> None:
+    async def test_calls_of_the_only_permitted_call_are_skipped(self, api: Api, test_tools: TestTools, on_cap: str) -> None:
         search = await searching(api, test_tools)
         played = await api.play(call("search", text="Let me see."), "never", max_iterations=1, on_cap=on_cap)
         await ended(api, played, "incomplete", "max_iterations", "Let me see.")

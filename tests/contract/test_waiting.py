@@ -1,4 +1,4 @@
-"""Runs that wait (contract, sections 4 and 5): approvals, client tools, asynchronous answers, over HTTP with real webhooks."""
+"""Runs that wait (contract, sections 4 and 5): approvals, client tools, asynchronous answers; over HTTP, real webhooks."""
 
 import asyncio
 import json
@@ -71,7 +71,9 @@ async def waits_again(api: Api, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def ids_of(run: dict[str, Any], tool: str | None = None) -> list[str]:
-    return [item["call_id"] for item in run["pending"] if tool in (None, item["tool"])]
+    """The calls that are waited for, of one tool or of all, by their arguments."""
+    items = sorted(run["pending"], key=lambda item: json.dumps(item["arguments"]))
+    return [item["call_id"] for item in items if tool in (None, item["tool"])]
 
 
 def approve(call_id: str = "*") -> dict[str, Any]:
@@ -413,9 +415,7 @@ class TestApproval:
         await supply(api, again, result(ids_of(again)[0], "yes"))
         assert (await ended(api, run)).results == ["yes"]
 
-    async def test_a_tool_that_fails_after_its_approval_fails_like_any_other(
-        self, api: Api, test_tools: TestTools
-    ) -> None:
+    async def test_a_tool_that_fails_after_its_approval_fails_like_any_other(self, api: Api, test_tools: TestTools) -> None:
         await gate(api, test_tools, Reply(500))
         run = await waiting(api, paying(5), "Sorry.")
         await decide(api, run, approve())
@@ -508,9 +508,7 @@ class TestRejectionWithoutAReason:
         assert pay.requests == []
         check_history(played)
 
-    async def test_its_siblings_are_cancelled_and_the_history_stays_valid(
-        self, api: Api, test_tools: TestTools
-    ) -> None:
+    async def test_its_siblings_are_cancelled_and_the_history_stays_valid(self, api: Api, test_tools: TestTools) -> None:
         pay = await gate(api, test_tools)
         await client_tool(api)
         await test_tools.host(api, "search", {"items": [1]})
@@ -603,9 +601,7 @@ class TestDecisionsThatDoNotFit:
         assert pay.arguments == [{"sum": 1}]
 
     @pytest.mark.parametrize("late", [approve("*"), reject("*")])
-    async def test_a_stale_one_for_a_run_that_has_ended(
-        self, api: Api, test_tools: TestTools, late: dict[str, Any]
-    ) -> None:
+    async def test_a_stale_one_for_a_run_that_has_ended(self, api: Api, test_tools: TestTools, late: dict[str, Any]) -> None:
         pay = await gate(api, test_tools)
         run = await waiting(api, paying(1), "Paid.")
         await decide(api, run, approve())

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from app.infra import ids
-from app.loop.loop import Limits
 from app.loop.messages import (
     AnsweredCall,
     ErrorCode,
@@ -21,6 +20,7 @@ from app.loop.messages import (
     Usage,
 )
 from app.loop.ports import CheckedArguments, StoredIteration
+from app.loop.turn import Limits
 from tests.fakes import RUN_ID, calls, draft, offered, play
 
 
@@ -289,16 +289,12 @@ class TestEmptyStreak:
 
     async def test_a_hit_resets_it(self) -> None:
         answers = iter([{"items": []}, {"items": [1]}, {"items": []}])
-        played = await play(
-            *(calls(draft()) for _ in range(3)), Reply("ok"), answers={"search": lambda call: next(answers)}
-        )
+        played = await play(*(calls(draft()) for _ in range(3)), Reply("ok"), answers={"search": lambda call: next(answers)})
         assert "guard.hint" not in played.types()
 
     async def test_a_neutral_result_neither_raises_nor_resets_it(self) -> None:
         answers = iter([{"items": []}, {"ok": True}, {"items": []}])
-        played = await play(
-            *(calls(draft()) for _ in range(3)), Reply("ok"), answers={"search": lambda call: next(answers)}
-        )
+        played = await play(*(calls(draft()) for _ in range(3)), Reply("ok"), answers={"search": lambda call: next(answers)})
         assert played.types().count("guard.hint") == 1
 
     async def test_unknown_and_failed_calls_count(self) -> None:
@@ -307,9 +303,7 @@ class TestEmptyStreak:
         assert played.types().count("guard.hint") == 1
 
     async def test_zero_turns_it_off(self) -> None:
-        played = await play(
-            *(calls(draft()) for _ in range(4)), Reply("ok"), answers={"search": []}, empty_streak_after=0
-        )
+        played = await play(*(calls(draft()) for _ in range(4)), Reply("ok"), answers={"search": []}, empty_streak_after=0)
         assert "guard.hint" not in played.types()
 
     async def test_it_is_judged_before_the_result_is_cut_and_the_hint_survives(self) -> None:
@@ -325,12 +319,9 @@ class TestEmptyStreak:
 class TestCarryingOn:
     def stored(self, *answered: int) -> dict[int, StoredIteration]:
         drafts = (draft(arguments='{"n":0}'), draft(arguments='{"n":1}'))
-        made = tuple(
-            ToolCall(ids.derived(ids.CALL, RUN_ID, 1, n), "search", {"n": n}, f'{{"n":{n}}}') for n in range(2)
-        )
+        made = tuple(ToolCall(ids.derived(ids.CALL, RUN_ID, 1, n), "search", {"n": n}, f'{{"n":{n}}}') for n in range(2))
         answers = {
-            made[n].id: AnsweredCall(made[n], ToolResult({"items": []}, ToolOutcome.EMPTY), '{"items":[]}')
-            for n in answered
+            made[n].id: AnsweredCall(made[n], ToolResult({"items": []}, ToolOutcome.EMPTY), '{"items":[]}') for n in answered
         }
         return {1: StoredIteration(Reply("", drafts, model="scripted/test"), made, answers)}
 

@@ -98,9 +98,7 @@ class Run:
             own = {call.id for call in kept.calls}
             answers = {answer.call.id: answer for answer in journal.answers if answer.call.id in own}
             pending = {waits.call.id: waits for waits in journal.waiting if waits.call.id in own}
-            self.stored[number] = replace(
-                kept, answers={**kept.answers, **answers}, pending={**kept.pending, **pending}
-            )
+            self.stored[number] = replace(kept, answers={**kept.answers, **answers}, pending={**kept.pending, **pending})
         self.asked += journal.waiting
         self.answered += journal.answers
         self.said += journal.said
