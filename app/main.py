@@ -84,6 +84,10 @@ def checked_routes(routers: Iterable[APIRouter]) -> list[APIRoute]:
     return checked
 
 
+_QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Asked every few seconds by machines: told at level debug only."""
+
+
 class RequestLog:
     """The outermost layer: an id for every request, a line for every answer, and a bare 500 for what nobody foresaw."""
 
@@ -116,7 +120,8 @@ class RequestLog:
             await response(scope, receive, send_with_id)
         finally:
             milliseconds = round((time.monotonic() - started) * 1000, 1)
-            log.info("request", method=scope["method"], path=scope["path"], status=status, milliseconds=milliseconds)
+            tell = log.debug if scope["path"] in _QUIET else log.info
+            tell("request", method=scope["method"], path=scope["path"], status=status, milliseconds=milliseconds)
 
 
 def schema() -> dict[str, Any]:

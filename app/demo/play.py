@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from app.demo.agency import TOOLS, Agency
 from app.demo.conversation import Turn, system_prompt, to_paste, turns
-from app.demo.service import Service, ServiceEnded, free_port, prepare, serving
+from app.demo.service import Service, ServiceEnded, demo_settings, logging_into, prepare, tail
 from app.demo.stage import Stage
 from app.infra.embedded import EmbeddedServers
 from app.infra.settings import Settings
@@ -44,9 +45,16 @@ def main(settings: Settings, *, once: bool = False) -> int:
         # Whoever read what we print is gone. Python would complain of it once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ServiceEnded, Unplayable, httpx.TransportError) as error:
-        print(f"rondo: {error}", file=sys.stderr)
+    except ServiceEnded as error:
+        print(f"rondo: {error}. The end of its log, {_log_file(settings)}:\n{tail(_log_file(settings))}", file=sys.stderr)
         return 1
+    except (Unplayable, httpx.TransportError) as error:
+        print(f"rondo: {error} (the service's log: {_log_file(settings)})", file=sys.stderr)
+        return 1
+
+
+def _log_file(settings: Settings) -> Path:
+    return settings.data_dir / "demo.log"
 
 
 def _stop(number: int, frame: Any) -> None:
@@ -75,7 +83,7 @@ def _demo(settings: Settings, once: bool) -> int:
             return 0 if all(run["status"] == "completed" for run in completed) else 1
         _invite(stage, f"{service.url}/v1/sessions/{session_id}/runs", key, _is_scripted(model))
         try:
-            service.wait_until_ended()
+            service.wait()
         finally:
             stage.line()
             stage.line("Stopping.")
@@ -93,14 +101,13 @@ def _is_scripted(model: str) -> bool:
 def _start(settings: Settings, stack: ExitStack, stage: Stage) -> tuple[Service, str]:
     """The servers, the database and the service, one after the other; and a key of the demo."""
     started = time.monotonic()
-    embedded = settings.database_url is None or settings.redis_url is None
-    if embedded:
+    if settings.database_url is None or settings.redis_url is None:
         stage.fact("servers", "PostgreSQL and Valkey are starting (the first time takes a little longer)")
-    servers = stack.enter_context(EmbeddedServers(settings))
-    key, made = asyncio.run(prepare(settings, servers.database_url))
-    port = free_port(settings.host, settings.port)
-    service = stack.enter_context(serving(settings, servers, port))
-    taken = f" (port {settings.port} is not free)" if settings.port not in (0, port) else ""
+    settings = demo_settings(settings, stack.enter_context(EmbeddedServers(settings)))
+    stack.enter_context(logging_into(_log_file(settings), settings.log_level))
+    key, made = asyncio.run(prepare(settings))
+    service = stack.enter_context(Service(settings))
+    taken = f" (port {settings.port} is not free)" if settings.port not in (0, service.port) else ""
     stage.fact("service", f"{service.url}{taken}, ready after {time.monotonic() - started:.1f} s")
     for kind, one in made.items():
         stage.fact("new key", f"{kind}, shown once: {one}")

@@ -1,17 +1,16 @@
-"""The service for the demo: its database made ready, a key of its own, and `rondo serve` as a child."""
+"""The service for the demo: its database made ready, a key of its own, and the API in a thread of this process."""
 
-import ctypes
-import os
-import signal
+import ipaddress
+import logging
 import socket
-import subprocess
-import sys
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
-import httpx
+import structlog
+import uvicorn
 
 from app import migrations
 from app.auth.tokens import ensure_keys
@@ -20,26 +19,38 @@ from app.infra.crypto import fingerprint, kept_encryption_key, new_key
 from app.infra.database import Pool, connect
 from app.infra.embedded import Servers
 from app.infra.settings import Settings, SettingsError
+from app.infra.telemetry import configure_logging
+from app.main import create_app
 
 WORKSPACE = "wsp_00000000000070008000000000000002"
 """The demo's own, so that its tools and sessions are in nobody's way."""
 
-_LOOPBACK = "127.0.0.0/8"
-_START_SECONDS = 60.0
-_POLL_SECONDS = 0.05
+_LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
+_POLL_SECONDS = 0.02
 _TAIL_LINES = 15
-_PR_SET_PDEATHSIG = 1
-# Loaded once: a child between fork and exec must not load libraries.
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class ServiceEnded(Exception):
-    """The child did not start, or ended by itself. The text has the end of its log."""
+    """The service did not start, or ended by itself."""
 
 
-async def prepare(settings: Settings, database_url: str) -> tuple[str, dict[str, str]]:
+def demo_settings(settings: Settings, servers: Servers) -> Settings:
+    """On these servers, and with webhooks on this machine, which are not called unless an operator allows them."""
+    allowed = settings.allow_private_webhooks
+    return settings.model_copy(
+        update={
+            "database_url": servers.database_url,
+            "redis_url": servers.redis_url,
+            "encryption_keys": settings.encryption_keys or kept_encryption_key(settings.data_dir),
+            "allow_private_webhooks": (allowed or (_LOOPBACK,)) if isinstance(allowed, bool) else (*allowed, _LOOPBACK),
+        }
+    )
+
+
+async def prepare(settings: Settings) -> tuple[str, dict[str, str]]:
     """Bring the database up to date. Returns a fresh key of the demo, and the keys that a first start makes, by kind."""
-    database = await connect(database_url)
+    assert settings.database_url is not None
+    database = await connect(settings.database_url)
     try:
         await migrations.upgrade(database.engine)
         made = await ensure_keys(database.pool, settings)
@@ -64,98 +75,89 @@ async def _own_key(pool: Pool) -> str:
     return key
 
 
-class Service:
-    """`rondo serve` under way. `url` is where this machine reaches it."""
-
-    def __init__(self, child: subprocess.Popen[bytes], url: str, log: Path) -> None:
-        self.url = url
-        self._child = child
-        self._log = log
-
-    def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        with httpx.Client(trust_env=False, timeout=2) as client:
-            while time.monotonic() < deadline and self._child.poll() is None:
-                try:
-                    if client.get(f"{self.url}/readyz").status_code == 200:
-                        return
-                except httpx.TransportError:
-                    pass  # it does not listen yet
-                time.sleep(_POLL_SECONDS)
-        raise ServiceEnded(f"The service did not start. The end of its log, {self._log}:\n{self._tail()}")
-
-    def wait_until_ended(self) -> None:
-        """Wait for good; the service is not meant to end before the demo does."""
-        status = self._child.wait()
-        raise ServiceEnded(f"The service ended ({status}). The end of its log, {self._log}:\n{self._tail()}")
-
-    def _tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
-
-
 @contextmanager
-def serving(settings: Settings, servers: Servers, port: int) -> Iterator[Service]:
-    """The service, ready, on these servers. It takes as long to end as its runs do, at most `drain_seconds` and a bit."""
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    log = settings.data_dir / "demo.log"
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "serve"],
-            env=_environment(settings, servers, port),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C comes to us, and we end it
-            preexec_fn=_end_with_parent,
-        )
-    try:
-        service = Service(child, f"http://{_reachable(settings.host)}:{port}", log)
-        service.wait_until_ready()
-        yield service
-    finally:
-        child.terminate()
+def logging_into(file: Path, level: str) -> Iterator[None]:
+    """What the service logs goes into a file, anew for each demo: in between the story it would be noise."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", buffering=1, encoding="utf-8") as log:
+        _log_into(log, level)
+        yield
+
+
+def _log_into(log: TextIO, level: str) -> None:
+    configure_logging(level, "json")
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
+    logging.basicConfig(level=logging.WARNING, stream=log, format="%(levelname)s %(name)s %(message)s", force=True)
+
+
+def tail(file: Path) -> str:
+    return "\n".join(file.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:])
+
+
+class Service:
+    """The API while it is entered. `url` is where this machine reaches it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._socket = listening_socket(settings.host, settings.port)
+        self.port = int(self._socket.getsockname()[1])
+        self.url = f"http://{_reachable(settings.host)}:{self.port}"
+        config = uvicorn.Config(
+            create_app(settings), log_config=None, access_log=False, server_header=False,
+            timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
+        )  # fmt: skip
+        self._server = _Server(config)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="service", daemon=True)
+
+    def __enter__(self) -> "Service":
+        self._thread.start()
         try:
-            child.wait(settings.drain_seconds + 10)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+            while not self._server.started:
+                if self._ended.wait(_POLL_SECONDS):
+                    raise ServiceEnded("the service did not start")
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Streams are ended and runs get their time, `drain_seconds` at most."""
+        self._stop()
+
+    def wait(self) -> None:
+        """For good: the service is not meant to end before the demo does."""
+        # Not `join`: a signal that interrupts it makes Python 3.11 take the thread for ended.
+        self._ended.wait()
+        raise ServiceEnded("the service ended")
+
+    def _stop(self) -> None:
+        self._server.should_exit = True
+        self._ended.wait()
+
+    def _run(self) -> None:
+        try:
+            self._server.run([self._socket])
+        finally:
+            self._socket.close()
+            self._ended.set()
 
 
-def _end_with_parent() -> None:
-    """On Linux the child is ended when this process is killed, too."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+class _Server(uvicorn.Server):
+    """Ends the open streams before it waits for connections to end. In a thread it leaves the signals alone."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        process = getattr(self.config.app.state, "process", None)  # type: ignore[union-attr]
+        if process is not None:
+            process.event_log.hub.close_streams()
+        await super().shutdown(sockets=sockets)
 
 
-def _environment(settings: Settings, servers: Servers, port: int) -> dict[str, str]:
-    return {
-        **os.environ,
-        "DATABASE_URL": servers.database_url,
-        "REDIS_URL": servers.redis_url,
-        "RONDO_ENCRYPTION_KEYS": settings.encryption_keys or kept_encryption_key(settings.data_dir),
-        "RONDO_ALLOW_PRIVATE_WEBHOOKS": _allowed(settings),
-        "PORT": str(port),
-    }
-
-
-def _allowed(settings: Settings) -> str:
-    """The agency is on this machine, which a service does not call unless it is told to."""
-    given = settings.allow_private_webhooks
-    if isinstance(given, bool):
-        return "true" if given else _LOOPBACK
-    return ",".join([*map(str, given), _LOOPBACK])
-
-
-def free_port(host: str, wanted: int) -> int:
-    """`wanted` if it can be had, else any that is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def listening_socket(host: str, port: int) -> socket.socket:
+    """At this port if it is free, else at any that is."""
     reason = ""
-    for port in (wanted, 0):
+    for wanted in (port, 0):
         try:
-            with socket.socket(family) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, port))
-                return int(probe.getsockname()[1])
+            return socket.create_server((host, wanted), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:
             reason = error.strerror or str(error)
     raise SettingsError(f"HOST: {host} cannot be listened on ({reason})")

@@ -88,11 +88,12 @@ class EventLog:
             try:
                 answers = await self._write(batch)
                 failures = 0
-            except (RedisError, OSError) as error:
+            except Exception as error:  # nothing may end the one task that all runs of the process wait for
                 self._waiting = batch + self._waiting
                 self._wake.set()
                 failures += 1
-                log.warning("event_log_unreachable", error=type(error).__name__, failures=failures)
+                unreachable = isinstance(error, RedisError | OSError)
+                log.warning("event_log_unreachable", failures=failures, exc_info=None if unreachable else error)
                 await asyncio.sleep(min(0.05 * 2 ** min(failures, 5), 1.0))
                 continue
             for item, answer in zip(batch, answers, strict=True):

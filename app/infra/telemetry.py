@@ -14,6 +14,8 @@ RUNS = Counter("rondo_runs", "Runs ended, by status and finish reason.", ["statu
 ACTIVE_RUNS = Gauge("rondo_active_runs", "Runs under way in this process.", registry=registry)
 OPEN_STREAMS = Gauge("rondo_open_streams", "Event streams open in this process.", registry=registry)
 TOOL_CALLS = Counter("rondo_tool_calls", "Tool calls, by outcome.", ["outcome"], registry=registry)
+MODEL_CALLS = Counter("rondo_model_calls", "Attempts at model calls, by result.", ["result"], registry=registry)
+FIRST_TOKEN_SECONDS = Histogram("rondo_first_token_seconds", "Seconds to a model's first token.", registry=registry)
 MODEL_SECONDS = Histogram("rondo_model_seconds", "Seconds of a model call.", registry=registry)
 EVENT_APPENDS = Counter("rondo_event_appends", "Groups of events written to the log.", registry=registry)
 

@@ -21,7 +21,7 @@ from app.loop.messages import (
 )
 from app.loop.ports import OfferedTool, Tools
 
-_SEPARATORS = re.compile(r"[-_\s]")
+_SEPARATORS = re.compile(r"[-_]")
 _OPEN_TOKEN = re.compile(r"«[^«»]{0,46}$")
 _REST_OF_TOKEN = re.compile(r"[^«»]{0,46}»")
 

@@ -27,19 +27,17 @@ def paired(messages: Sequence[Message]) -> list[Message]:
     """
     results = _results(messages)
     kept: list[Message] = []
-    unanswered = 0
+    answered = unanswered = 0
     for at, message in enumerate(messages):
         if message.role == "tool" or _says_nothing(message):
             continue
         calls = {call.id: call for call in message.tool_calls} if message.role == "assistant" else {}
         kept.append(message if len(calls) == len(message.tool_calls) else replace(message, tool_calls=tuple(calls.values())))
         for call_id in calls:
-            result = results.pop((at, call_id), None)
-            unanswered += result is None
+            result = results.get((at, call_id))
             kept.append(result or Message("tool", INTERRUPTED, tool_call_id=call_id))
-    orphans = (
-        sum(message.role == "tool" for message in messages) - sum(message.role == "tool" for message in kept) + unanswered
-    )
+            answered, unanswered = answered + (result is not None), unanswered + (result is None)
+    orphans = sum(message.role == "tool" for message in messages) - answered
     if unanswered or orphans:
         log.warning("history_mended", calls_without_result=unanswered, results_without_call=orphans)
     return kept

@@ -3,9 +3,12 @@
 A statement that finds another claim changes nothing and raises `LeaseLost`: this process has lost the run.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import asyncpg
 
@@ -29,6 +32,31 @@ from app.runs import statements
 from app.runs.shapes import run_json
 from app.runs.stored import answer_row, attempts_json, call_row, reply_json, shown_call, shown_pending
 from app.sessions.models import message_json
+
+Step = TypeVar("Step", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def to_its_end(step: Step) -> Step:
+    """A step that is cancelled is still stored and shown; only then is the cancellation let through.
+
+    Otherwise nobody would know whether the statement under way was committed, and its reserved event would hold up all
+    that come after it.
+    """
+
+    @wraps(step)
+    async def run(*arguments: Any) -> Any:
+        task = asyncio.ensure_future(step(*arguments))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            while not task.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait((task,))
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error from None
+            raise
+
+    return cast(Step, run)
 
 
 class RunJournal:
@@ -63,6 +91,7 @@ class RunJournal:
     def stored(self, iteration: int) -> StoredIteration | None:
         return self._stored.get(iteration)
 
+    @to_its_end
     async def reply(self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         now = clock.now()
         message_id = message_id_of(self._run["id"], iteration)
@@ -82,6 +111,7 @@ class RunJournal:
         self._remember(iteration, reply, calls, {})
         self._log.release(seq, event)
 
+    @to_its_end
     async def failure(self, iteration: int, failure: ModelFailure) -> None:
         self.iterations = iteration
         stored = await self._pool.fetchval(
@@ -92,6 +122,7 @@ class RunJournal:
         if stored is None:
             raise LeaseLost
 
+    @to_its_end
     async def answer(self, iteration: int, answered: AnsweredCall) -> None:
         event = _invoked(iteration, answered)
         seq = self._log.reserve(event)
@@ -106,6 +137,7 @@ class RunJournal:
         self._pending.pop(answered.call.id, None)
         self._log.release(seq, event)
 
+    @to_its_end
     async def wait_for(self, iteration: int, pending: PendingCall) -> None:
         expires_at = await self._pool.fetchval(
             statements.WAIT_FOR, self._run["id"], self._claim, pending.call.id, pending.reason, self._pending_seconds
@@ -114,6 +146,7 @@ class RunJournal:
             raise LeaseLost
         self._pending[pending.call.id] = shown_pending(pending, expires_at)
 
+    @to_its_end
     async def suspend(self) -> asyncpg.Record:
         """Store that the run waits, and show for what; it belongs to nobody then. Returns its row."""
         event = RunWaiting(list(self._pending.values()))
@@ -126,6 +159,7 @@ class RunJournal:
         self._log.release(seq, event)
         return row
 
+    @to_its_end
     async def say(self, iteration: int, text: str) -> None:
         now = clock.now()
         message_id = ids.derived(ids.MESSAGE, self._run["id"], "say")
@@ -142,6 +176,7 @@ class RunJournal:
         message["position"] = row["position"]
         self._log.release(seq, event)
 
+    @to_its_end
     async def finish(self, outcome: Outcome) -> asyncpg.Record:
         """Store the end, with a `cancelled` result for every open call, and show it. Returns the run's row.
 

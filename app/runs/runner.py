@@ -10,7 +10,7 @@ import structlog
 
 from app.events.log import EventLog
 from app.events.writer import RunLog
-from app.infra.database import Pool
+from app.infra.database import Pool, is_out_of_reach
 from app.infra.errors import LeaseLost
 from app.infra.telemetry import RUNS, log
 from app.loop.events import MessageDiscarded, RunQueued, RunResumed, RunStarted
@@ -22,11 +22,20 @@ from app.runs import statements
 from app.runs.answer import answer_parser
 from app.runs.hooks import HookedProvider, HookedTools, HookFailed, Hooks
 from app.runs.journal import RunJournal, call_id_of, message_id_of
+from app.runs.metering import MeteredProvider
 from app.runs.prompt import build_messages, input_message
 from app.runs.recovery import attempts_made, catch_up, stored_iterations
 from app.runs.sent_once import SentOnce
 from app.runs.shapes import queued_json, run_json, started_json
 from app.tools.toolbox import Toolbox
+
+FLUSH_SECONDS = 5.0
+"""How long the end of a run waits for a log that is out of reach; readers then make its events from the rows."""
+
+
+class OutOfReach(Exception):
+    """The database is gone for now. The run is left to its next owner."""
+
 
 ProviderFor = Callable[[Mapping[str, Any], Emit, int], Awaitable[Provider]]
 """The model of a run: from its row, for showing deltas, with the number of attempts that were made before."""
@@ -151,10 +160,14 @@ class Runner:
                 return _hook_failed(hook)
             if lost := group.subgroup(LeaseLost):
                 raise LeaseLost from lost
+            if gone := group.subgroup(is_out_of_reach):
+                raise OutOfReach from gone
             log.exception("run_failed_inside")
         except LeaseLost:
             raise
-        except Exception:
+        except Exception as error:
+            if is_out_of_reach(error):
+                raise OutOfReach from error
             log.exception("run_failed_inside")
         return failed(ErrorCode.INTERNAL, "An internal error ended the run.")
 
@@ -172,7 +185,7 @@ class Runner:
             limits=limits_of(request),
             parse=None if request["response_schema"] is None else answer_parser(request["response_schema"]),
         )
-        provider = await self._provider_for(run, run_log.emit, attempts)
+        provider: Provider = MeteredProvider(await self._provider_for(run, run_log.emit, attempts))
         tools: Tools = SentOnce(self._pool, toolbox, run["id"], run["claim"]) if toolbox.at_most_once else toolbox
         if self._hooks is not None:
             shown = run_json(run)
@@ -184,10 +197,10 @@ class Runner:
     ) -> asyncpg.Record:
         if outcome.finish_reason is None:
             row = await journal.suspend()
-            await run_log.flushed()
+            await self._flush(run_log)
             return row
         row = await journal.finish(outcome)
-        await run_log.flushed()
+        await self._flush(run_log)
         RUNS.labels(outcome.status, outcome.finish_reason).inc()
         if outcome.status is not RunStatus.COMPLETED:
             log.warning(
@@ -199,6 +212,13 @@ class Runner:
                 tool_calls=row["tool_calls"],
             )
         return row
+
+    async def _flush(self, run_log: RunLog) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await run_log.flushed()
+        except TimeoutError:
+            log.warning("event_log_behind", last_seq=run_log.last_seq)
 
 
 def _hook_failed(error: BaseException) -> Outcome:

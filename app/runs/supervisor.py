@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import asyncpg
 
-from app.infra.database import Pool
+from app.infra.database import Pool, is_out_of_reach
 from app.infra.errors import LeaseLost
 from app.infra.telemetry import ACTIVE_RUNS, log
 from app.runs import lease
@@ -50,6 +50,7 @@ class Supervisor:
         self._max = max_concurrent_runs
         self._running: dict[str, _Running] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._follow_ups: set[asyncio.Task[None]] = set()
         self._draining = False
 
     @property
@@ -82,10 +83,24 @@ class Supervisor:
             # the database or the log is out of reach: the lease runs out, and whoever can carries the run on
             log.exception("run_abandoned", run_id=owned.id)
         finally:
+            was_full = not self.has_room
             del self._running[owned.id]
             ACTIVE_RUNS.dec()
-        if next_run_id is not None and self.has_room:
-            await self.take(next_run_id)
+        if next_run_id is not None or was_full:
+            self._follow_up(next_run_id, was_full)
+
+    def _follow_up(self, next_run_id: str | None, was_full: bool) -> None:
+        """Start the session's next run, and those that waited for a place in this process."""
+
+        async def work() -> None:
+            if next_run_id is not None:
+                await self.take(next_run_id)
+            if was_full and self.has_room:
+                await self.sweep()
+
+        task = asyncio.create_task(self._guarded(work), name="follow-up")
+        self._follow_ups.add(task)
+        task.add_done_callback(self._follow_ups.discard)
 
     async def wait(self, run_id: str, seconds: float | None = None) -> bool:
         """Wait until this process has ended a run; False when it has no such run. Who waits may go away at any time."""
@@ -150,10 +165,17 @@ class Supervisor:
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            try:
-                await work()
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                log.warning("supervisor_unreachable", work=work.__name__, error=type(error).__name__)
+            await self._guarded(work)
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """A database out of reach is told and tried again at the next turn: what must be done stands in it."""
+        try:
+            await work()
+        except Exception as error:
+            if not is_out_of_reach(error):
+                log.exception("supervisor_failed", work=work.__name__)
+                return
+            log.warning("supervisor_unreachable", work=work.__name__, error=type(error).__name__)
 
     async def _renew(self) -> None:
         claims = {run_id: running.owned.claim for run_id, running in self._running.items()}

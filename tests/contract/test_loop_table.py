@@ -83,10 +83,12 @@ class TestToolNames:
         played = await api.play(call("orderStatus"), "done")
         assert played.results == [{"from": "camel"}]
 
-    async def test_a_name_that_differs_in_letters_is_unknown(self, api: Api, test_tools: TestTools) -> None:
-        await test_tools.host(api, "order_status")
-        played = await api.play(call("order_state"), "done")
-        assert played.outcomes == ["unknown"]
+    async def test_a_name_that_differs_in_anything_else_is_unknown(self, api: Api, test_tools: TestTools) -> None:
+        status = await test_tools.host(api, "order_status")
+        names = ["order_state", "order status", "functions.order_status", "order_status()", "órder_status"]
+        played = await api.play(calls(*[wanted(name) for name in names]), "done")
+        assert played.outcomes == ["unknown"] * len(names)
+        assert status.requests == []
 
 
 class TestArguments:
@@ -153,6 +155,13 @@ class TestArguments:
         for arguments, result in zip(given, played.results, strict=True):
             assert next(iter(arguments)) in result["error"]
         assert search.requests == []
+
+    async def test_what_no_database_can_hold_is_mended_in_them(self, api: Api, test_tools: TestTools) -> None:
+        search = await test_tools.host(api, "search")
+        texts = ['{"q\\u0000": "a\\u0000b"}', '{"q": "\\ud83d"}', '{"q": 1e999}', '{"q": ' + "9" * 400 + "}"]
+        played = await api.play(calls(*[wanted("search", text) for text in texts]), "done", parallel_tools=1)
+        assert search.arguments == [{"q": "ab"}, {"q": "\ufffd"}, {"q": None}, {"q": None}]
+        assert played.ending == ("completed", "stop")
 
     async def test_a_number_in_a_string_stays_a_string_where_the_schema_wants_one(
         self, api: Api, test_tools: TestTools
@@ -376,6 +385,13 @@ class TestCallsThatAreSentTwice:
         assert first != second
         assert [message["tool_call_id"] for message in played.messages if message["role"] == "tool"] == [first, second]
         assert [event["call_id"] for event in played.of("tool.invoked")] == [first, second]
+
+    async def test_the_same_arguments_in_another_order_are_the_same(self, api: Api, test_tools: TestTools) -> None:
+        search = await test_tools.host(api, "search", {"items": [1]})
+        texts = ['{"a": 1, "b": 2}', '{"b":2,"a":1}']
+        played = await api.play(calls(*[wanted("search", text, id="c1") for text in texts]), "done")
+        assert len(search.requests) == 1
+        assert played.outcomes == ["ok", "ok"]
 
     async def test_the_same_id_with_other_arguments_is_another_call(self, api: Api, test_tools: TestTools) -> None:
         search = await test_tools.host(api, "search", lambda request: Reply(body=request.json["data"]["arguments"]))
@@ -609,7 +625,7 @@ class TestOpenCallsOfARunThatIsEnded:
         await test_tools.host(api, "quick", {"items": [1]})
         await test_tools.host(api, "slow", Reply(ending="hang"))
         session = await api.new_session()
-        played = await api.play(self.SCRIPT, "never", session=session, deadline_seconds=0.6)
+        played = await api.play(self.SCRIPT, "never", session=session, deadline_seconds=1.0)
         assert played.ending == ("incomplete", "deadline")
         self.check(played)
         assert (await api.run(session, "Still here."))["status"] == "completed"

@@ -189,6 +189,19 @@ class TestCalls:
         assert contents[1].endswith("<2>")
 
 
+class TestWhatNoDatabaseCanHold:
+    async def test_in_a_text_it_is_mended(self, wire: Wire) -> None:
+        played = await wire.play(says("a\x00b", " \ud83d", "\ude00", " \udc00!"))
+        assert played.run["output"] == "ab 😀 \ufffd!"
+        assert played.messages[-1]["content"] == played.run["output"]
+        assert "".join(event["text"] for event in played.of("message.delta")) == played.run["output"]
+
+    async def test_in_a_name_it_is_mended(self, wire: Wire) -> None:
+        played = await wire.play(calls_tool(name="se\x00arch\ud83d"), says("Sorry."))
+        assert played.outcomes == ["unknown"]
+        assert played.run["output"] == "Sorry."
+
+
 class TestToolChoice:
     async def choices(self, wire: Wire, test_tools: TestTools, choice: str) -> list[Any]:
         await test_tools.host(wire.api, "search", {"items": [1]})
@@ -348,7 +361,7 @@ class TestHistory:
     async def test_a_run_that_was_ended_in_its_calls_leaves_a_valid_history(self, wire: Wire, test_tools: TestTools) -> None:
         await test_tools.host(wire.api, "search", Reply(ending="hang"))
         session = await wire.api.new_session()
-        played = await wire.play(calls_tool(), session=session, input="First", deadline_seconds=0.4)
+        played = await wire.play(calls_tool(), session=session, input="First", deadline_seconds=0.7)
         assert played.ending == ("incomplete", "deadline")
         await wire.play(says("Fine."), session=session, input="Second")
         assert said(wire.bodies[-1]) == [("user", "First"), ("user", "Second")]

@@ -16,8 +16,8 @@ import asyncpg
 import httpx
 import pytest
 
-from app.cli import prepare_schema
-from app.infra.database import Database
+from app import migrations
+from app.infra.database import Database, connect
 from app.infra.settings import Settings
 from tests.api import Api, Event, Played, TestTools, call, calls, read_events, wanted
 from tests.conftest import ADMIN_KEY
@@ -89,7 +89,11 @@ async def template(settings: Settings) -> str:
     """The name of a database that is up to date and that nobody is connected to."""
     assert settings.database_url is not None
     await _create_database(settings.database_url, "recovery_template")
-    await prepare_schema(_database(settings.database_url, "recovery_template"))
+    database = await connect(_database(settings.database_url, "recovery_template"))
+    try:
+        await migrations.upgrade(database.engine)
+    finally:
+        await database.close()
     return "recovery_template"
 
 

@@ -255,7 +255,7 @@ class TestDeadline:
 
     async def test_the_last_content_is_output(self, api: Api, test_tools: TestTools) -> None:
         await test_tools.host(api, "search", Reply(ending="hang"))
-        played = await api.play(call("search", text="I look."), "never", deadline_seconds=0.4)
+        played = await api.play(call("search", text="I look."), "never", deadline_seconds=0.7)
         await ended(api, played, "incomplete", "deadline", "I look.")
         assert played.outcomes == ["cancelled"]
 
