@@ -16,7 +16,7 @@ from app.auth.tokens import ensure_keys
 from app.demo import play
 from app.infra.crypto import kept_encryption_key
 from app.infra.database import connect
-from app.infra.embedded import EmbeddedServers
+from app.infra.embedded.launcher import EmbeddedServers
 from app.infra.settings import Settings, SettingsError, read_settings
 from app.infra.telemetry import configure_logging, log
 from app.main import create_app, schema

@@ -46,7 +46,7 @@ def _check_depth(depth: int) -> None:
 def _why(raw: bytes) -> Exception:
     """Python's own parser takes what is nearly JSON: what it reads was refused for a stated reason (422), not as 400."""
     try:
-        json.loads(raw)
+        json.loads(raw.decode("utf-8", "surrogatepass"))
     except RecursionError:
         return Invalid(f"The body is nested deeper than {MAX_DEPTH}.")
     except ValueError:

@@ -86,7 +86,7 @@ def _describe(operation: dict[str, Any], route: APIRoute, method: str) -> None:
     if bodies:
         schema = {"$ref": f"#/components/schemas/{bodies[0].__name__}"}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    if method == "POST":
+    if marks(route.dependant, "takes_key"):
         operation.setdefault("parameters", []).append(
             {
                 "name": "Idempotency-Key", "in": "header", "required": False,

@@ -6,6 +6,7 @@ the thing in the path is looked up, then the body is read and judged.
 
 import base64
 import binascii
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
@@ -64,6 +65,10 @@ def callers(*kinds: Kind, can: Can | None = None, in_query: bool = False) -> Any
         caller = await _authenticated(request, in_query)
         if caller.kind not in kinds or (caller.kind == "client" and can is not None and can not in caller.can):
             raise Forbidden("This kind of key may not do that.")
+        if "\x00" in request.scope["path"]:
+            raise NotFound()
+        if any("\x00" in value for value in request.query_params.values()):
+            raise Invalid("A parameter holds the character NUL.", errors=[(("query",), "the character NUL")])
         request.state.caller = caller
         return caller
 
@@ -193,6 +198,7 @@ async def _once(request: Request) -> Once:
     return Once(Idempotency(caller.workspace_id, scope, check_key(header), content, request.app.state.crypto))
 
 
+_once.takes_key = True  # type: ignore[attr-defined]
 Idempotent = Annotated[Once, Depends(_once)]
 """Must stand after the caller and the body in an endpoint's parameters."""
 
@@ -208,16 +214,17 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """At most `limit` rows after `cursor`, which is what the last row of the page before was."""
+    """At most `limit` rows after `cursor`, which is what the last row of the page before was. `mark` tells lists apart."""
 
     limit: int
     cursor: str | None
+    mark: str
 
     def cut(self, rows: list[Any], key: Callable[[Any], str | int]) -> tuple[list[Any], str | None]:
         """`rows` were read one more than `limit`: the page, and the cursor of the next one if there is one."""
         if len(rows) <= self.limit:
             return rows, None
-        return rows[: self.limit], _as_cursor(str(key(rows[self.limit - 1])))
+        return rows[: self.limit], _as_cursor(self.mark + str(key(rows[self.limit - 1])))
 
 
 def _as_cursor(value: str) -> str:
@@ -225,15 +232,20 @@ def _as_cursor(value: str) -> str:
 
 
 def _page(
+    request: Request,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     after: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Page:
+    mark = f"{zlib.crc32(request.url.path.encode()):08x}"
     if after is None:
-        return Page(limit, None)
+        return Page(limit, None, mark)
     try:
-        return Page(limit, base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)).decode("ascii"))
+        text = base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)).decode("ascii")
     except (binascii.Error, ValueError):
-        raise Invalid("That is no cursor.", errors=[(("query", "after"), "not a cursor of this list")]) from None
+        text = ""
+    if not text.startswith(mark) or not text.isprintable():
+        raise Invalid("That is no cursor.", errors=[(("query", "after"), "not a cursor of this list")])
+    return Page(limit, text.removeprefix(mark), mark)
 
 
 Paged = Annotated[Page, Depends(_page)]

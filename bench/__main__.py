@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import uvloop
 
-from app.infra.embedded import EmbeddedServers
+from app.infra.embedded.launcher import EmbeddedServers
 from app.infra.settings import Settings
 from bench import measures, profile, report
 from bench.load import run as run_load

@@ -19,7 +19,7 @@ import uvicorn
 from app import migrations
 from app.auth.tokens import ensure_keys
 from app.infra.database import Database, connect
-from app.infra.embedded import EmbeddedServers, Servers
+from app.infra.embedded.launcher import EmbeddedServers, Servers
 from app.infra.settings import Settings, read_settings
 from app.infra.telemetry import configure_logging
 from app.main import create_app

@@ -17,12 +17,13 @@ from app.demo.agency import TOOLS, Agency
 from app.demo.conversation import Turn, system_prompt, to_paste, turns
 from app.demo.service import Service, ServiceEnded, demo_settings, logging_into, prepare, tail
 from app.demo.stage import Stage
-from app.infra.embedded import EmbeddedServers
+from app.infra.embedded.launcher import EmbeddedServers
 from app.infra.settings import Settings
 from app.providers.sse import FrameSplitter
 
 _SCRIPTED_MODEL = "scripted/demo"
 _REAL_MODEL = "openai/gpt-5-mini"
+_WATCH_SECONDS = 1.0
 _SILENCE_SECONDS = 60.0  # a stream pings more often
 _TERMINAL = frozenset({"run.completed", "run.incomplete", "run.failed", "run.cancelled"})
 
@@ -33,12 +34,13 @@ class Unplayable(Exception):
 
 def main(settings: Settings, *, once: bool = False) -> int:
     """Serve until SIGINT or SIGTERM (0), or with `once` until the conversation is over (0 if all went well, else 1)."""
+    signals = Signals()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+        signal.signal(number, signals.handle)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     try:
-        return _demo(settings, once)
+        return _demo(settings, signals, once)
     except KeyboardInterrupt:
         return 0
     except BrokenPipeError:
@@ -57,37 +59,59 @@ def _log_file(settings: Settings) -> Path:
     return settings.data_dir / "demo.log"
 
 
-def _stop(number: int, frame: Any) -> None:
-    """The first signal ends the demo in order; further ones do not disturb that."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
+class Signals:
+    """SIGINT and SIGTERM end the demo in order, and do not disturb its ending."""
+
+    def __init__(self) -> None:
+        self.is_ending = False
+        self._asked = False
+
+    def handle(self, number: int, frame: Any) -> None:
+        self._asked = True
+        self.check()
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if asked to end. Called now and then, since Python drops what is raised in some places."""
+        if self._asked and not self.is_ending:
+            raise KeyboardInterrupt
 
 
-def _demo(settings: Settings, once: bool) -> int:
-    model = _model(settings)
+def _demo(settings: Settings, signals: Signals, once: bool) -> int:
     with ExitStack() as stack:
-        agency = Agency()
-        stage = Stage(agency)
-        stage.line("Rondo's demo: a model, an estate agency with two tools, and a service between them.")
-        service, key = _start(settings, stack, stage)
-        stack.enter_context(agency)
-        stage.fact("agency", f"{agency.url} hosts {' and '.join(TOOLS)}")
-        stage.fact("model", model + (" (costs nothing; OPENAI_API_KEY takes a real one)" if _is_scripted(model) else ""))
-        caller = stack.enter_context(_caller(service.url, key))
-        _register_tools(caller, agency)
-        session_id = _new_session(caller, model)
-        completed = [_play(caller, stage, session_id, turn, _is_scripted(model)) for turn in turns()]
-        _sum_up(caller, stage, session_id, completed, settings)
-        if once:
-            return 0 if all(run["status"] == "completed" for run in completed) else 1
-        _invite(stage, f"{service.url}/v1/sessions/{session_id}/runs", key, _is_scripted(model))
         try:
-            service.wait()
+            return _play_all(settings, signals, once, stack)
         finally:
-            stage.line()
-            stage.line("Stopping.")
-    return 0
+            signals.is_ending = True
+
+
+def _play_all(settings: Settings, signals: Signals, once: bool, stack: ExitStack) -> int:
+    model = _model(settings)
+    scripted = _is_scripted(model)
+    agency = Agency()
+    stage = Stage(agency)
+    stage.line("Rondo's demo: a model, an estate agency with two tools, and a service between them.")
+    service, key = _start(settings, stack, stage)
+    stack.enter_context(agency)
+    stage.fact("agency", f"{agency.url} hosts {' and '.join(TOOLS)}")
+    stage.fact("model", model + (" (costs nothing; OPENAI_API_KEY takes a real one)" if scripted else ""))
+    caller = stack.enter_context(_caller(service.url, key))
+    _register_tools(caller, agency)
+    session_id = _new_session(caller, model)
+    runs = []
+    for turn in turns():
+        signals.check()
+        runs.append(_play(caller, stage, session_id, turn, scripted))
+    _sum_up(caller, stage, session_id, runs, settings)
+    if once:
+        return 0 if all(run["status"] == "completed" for run in runs) else 1
+    _invite(stage, f"{service.url}/v1/sessions/{session_id}/runs", key, scripted)
+    try:
+        while True:
+            signals.check()
+            service.watch(_WATCH_SECONDS)
+    finally:
+        stage.line()
+        stage.line("Stopping.")
 
 
 def _model(settings: Settings) -> str:

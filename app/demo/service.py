@@ -17,7 +17,7 @@ from app.auth.tokens import ensure_keys
 from app.infra import ids
 from app.infra.crypto import fingerprint, kept_encryption_key, new_key
 from app.infra.database import Pool, connect
-from app.infra.embedded import Servers
+from app.infra.embedded.launcher import Servers
 from app.infra.settings import Settings, SettingsError
 from app.infra.telemetry import configure_logging
 from app.main import create_app
@@ -124,11 +124,11 @@ class Service:
         """Streams are ended and runs get their time, `drain_seconds` at most."""
         self._stop()
 
-    def wait(self) -> None:
-        """For good: the service is not meant to end before the demo does."""
-        # Not `join`: a signal that interrupts it makes Python 3.11 take the thread for ended.
-        self._ended.wait()
-        raise ServiceEnded("the service ended")
+    def watch(self, seconds: float) -> None:
+        """Wait a while; the service is not meant to end before the demo does."""
+        # Not with `join`: a signal that interrupts it makes Python 3.11 take the thread for ended.
+        if self._ended.wait(seconds):
+            raise ServiceEnded("the service ended")
 
     def _stop(self) -> None:
         self._server.should_exit = True

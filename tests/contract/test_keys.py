@@ -116,7 +116,7 @@ class TestKeys:
     @pytest.mark.parametrize(
         "header",
         [
-            None, "", "Bearer", "Bearer ", "Basic YTpi", "Bearer nonsense", "Token {key}", "Bearer {key}x", "bearer{key}",
+            None, "", "Bearer", "Basic YTpi", "Bearer nonsense", "Token {key}", "Bearer {key}x", "bearer{key}",
             "Bearer\u00a0{key}", "Bearer {key},{key}",
         ],
     )  # fmt: skip

@@ -21,7 +21,9 @@ import asyncpg
 import pytest
 import redis
 
-from app.infra.embedded import EmbeddedServers, EmbeddedServersError, Servers, binaries, processes, server
+from app.infra.embedded import binaries, processes, server
+from app.infra.embedded.launcher import EmbeddedServers, Servers
+from app.infra.embedded.processes import EmbeddedServersError
 from app.infra.settings import Settings, SettingsError
 
 pytestmark = pytest.mark.skipif(
@@ -36,7 +38,8 @@ NOBODY = 65534
 LAUNCHER = """
 import json, sys
 from pathlib import Path
-from app.infra.embedded import EmbeddedServers, processes
+from app.infra.embedded import processes
+from app.infra.embedded.launcher import EmbeddedServers
 from app.infra.settings import Settings
 
 class Libc:
