@@ -2,10 +2,12 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
@@ -17,6 +19,7 @@ from app.demo import play
 from app.infra.crypto import kept_encryption_key
 from app.infra.database import connect
 from app.infra.embedded.launcher import EmbeddedServers
+from app.infra.embedded.processes import ending_with_us
 from app.infra.settings import Settings, SettingsError, read_settings
 from app.infra.telemetry import configure_logging, log
 from app.main import create_app, schema
@@ -84,7 +87,12 @@ def with_servers(settings: Settings, database_url: str, redis_url: str) -> Setti
 def start_worker(settings: Settings) -> subprocess.Popen[bytes]:
     """`rondo worker` as a child, on the same servers."""
     environment = worker.environment(settings)
-    return subprocess.Popen([sys.executable, "-m", "app.cli", "worker"], env=environment, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "worker"],
+        env=environment,
+        start_new_session=True,
+        preexec_fn=ending_with_us(),
+    )
 
 
 def _prepared(settings: Settings, *, migrate: bool) -> Settings:
@@ -131,6 +139,13 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._application = app
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A signal ends the serving, and then the command as it should: uvicorn would raise it once more."""
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         await super().startup(sockets=sockets)  # type: ignore[arg-type]

@@ -67,8 +67,8 @@ def callers(*kinds: Kind, can: Can | None = None, in_query: bool = False) -> Any
             raise Forbidden("This kind of key may not do that.")
         if "\x00" in request.scope["path"]:
             raise NotFound()
-        if any("\x00" in value for value in request.query_params.values()):
-            raise Invalid("A parameter holds the character NUL.", errors=[(("query",), "the character NUL")])
+        if named := [name for name, value in request.query_params.items() if "\x00" in value]:
+            raise Invalid(errors=[(("query", name), "the character NUL") for name in named])
         request.state.caller = caller
         return caller
 

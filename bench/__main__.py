@@ -101,7 +101,7 @@ def _show_log(log: IO[bytes], kind: type[BaseException] | None, *rest: object) -
 
 async def measure_direct(bench: Bench, plan: Plan, number: int, records: Records) -> None:
     for name, unit in ((DIRECT, asked), (DIRECT_LOOP, looped)):
-        record = await measures.latency(unit, bench.model_port, TOOL_TURNS[name], plan)
+        record = await measures.latency(unit, bench.model_port, TOOL_TURNS[name], plan, bench.pids)
         records.add(subject=name, measure="lat", round=number, **record)
 
 
@@ -115,7 +115,7 @@ async def measure_service(
         await measures.warm_up(unit, child.port, tools, plan)
         first_name = name == service.names[0]
         if "lat" in what:
-            record = await measures.latency(unit, child.port, tools, plan)
+            record = await measures.latency(unit, child.port, tools, plan, pids)
             records.add(subject=name, measure="lat", round=number, **record)
         if "slope" in what and first_name:
             record = await measures.slope(unit, child.port, tools, plan, pids)
@@ -124,11 +124,14 @@ async def measure_service(
             for gap in (5, 0):
                 record = await measures.saturation(unit, child.port, tools, plan, pids, gap)
                 records.add(subject=name, measure=f"sat{gap}", round=number, **record)
-    if "mem" in what and number == 1:
-        # Last, since the connections that it leaves in pools make later requests dearer.
-        name = service.names[0]
-        record = await measures.memory(units[name], child.port, TOOL_TURNS[name], plan, child.pid)
-        records.add(subject=name, measure="mem", round=number, **record)
+
+
+async def measure_memory(service: Proxy | Rondo, child: Child, plan: Plan, number: int, records: Records) -> None:
+    name = service.names[0]
+    unit, tools = (await service.units(child.port))[name], TOOL_TURNS[name]
+    await measures.warm_up(unit, child.port, tools, plan)
+    record = await measures.memory(unit, child.port, tools, plan, child.pid)
+    records.add(subject=name, measure="mem", round=number, **record)
 
 
 def measure(bench: Bench, plan: Plan, what: set[str], records: Records) -> None:
@@ -139,28 +142,39 @@ def measure(bench: Bench, plan: Plan, what: set[str], records: Records) -> None:
         services: list[Proxy | Rondo] = [bench.proxy, bench.rondo]
         for service in services if number % 2 else reversed(services):
             starts = []
+            if "mem" in what and number == 1:
+                # In a process of its own: load leaves memory in it that streams would then use.
+                with started(bench, service) as child:
+                    starts.append(child.start_seconds)
+                    uvloop.run(measure_memory(service, child, plan, number, records))
             for _ in range(plan.cold_starts if "cold" in what else 0):
-                child = service.start(bench.service_core, bench.log)
-                starts.append(child.start_seconds)
-                child.stop()
-            child = service.start(bench.service_core, bench.log)
-            try:
+                with started(bench, service) as child:
+                    starts.append(child.start_seconds)
+            with started(bench, service) as child:
                 seconds = min([*starts, child.start_seconds])
                 records.add(subject=service.names[0], measure="cold", round=number, seconds=seconds)
                 uvloop.run(measure_service(bench, service, child, plan, what, number, records))
-            finally:
-                child.stop()
 
 
-async def profiled_load(bench: Bench, child: Child, gap: int, seconds: float) -> float:
+@contextlib.contextmanager
+def started(bench: Bench, service: Proxy | Rondo) -> Iterator[Child]:
+    child = service.start(bench.service_core, bench.log)
+    try:
+        yield child
+    finally:
+        child.stop()
+
+
+async def profiled_load(bench: Bench, child: Child, given: argparse.Namespace) -> float:
     """A load with the profiler on; returns CPU milliseconds per run."""
     unit = (await bench.rondo.units(child.port))[RONDO]
     await measures.warm_up(unit, child.port, 1, measures.FULL)
     os.kill(child.pid, signal.SIGUSR1)
     await asyncio.sleep(0.05)
     with Meter({SERVICE: child.pid}) as meter:
+        model = model_name(chunks=given.profile_chunks, gap=given.profile_gap, tools=1)
         sample = await run_load(
-            unit, child.port, model_name(gap=gap, tools=1), 200, workers=measures.FULL.sat_workers, seconds=seconds
+            unit, child.port, model, given.profile_chunks, workers=given.profile_workers, seconds=given.profile_seconds
         )
     os.kill(child.pid, signal.SIGUSR2)
     await asyncio.sleep(0.05)
@@ -169,14 +183,16 @@ async def profiled_load(bench: Bench, child: Child, gap: int, seconds: float) ->
     return meter.cpu[SERVICE] / sample.done * 1000
 
 
-def profile_service(bench: Bench, how: str, gap: int, seconds: float, rows: int) -> str:
+def profile_service(bench: Bench, given: argparse.Namespace) -> str:
     file = bench.folder / "profile"
-    child = bench.rondo.start(bench.service_core, bench.log, through=("bench.profiled", how, str(file)))
+    child = bench.rondo.start(bench.service_core, bench.log, through=("bench.profiled", given.profile, str(file)))
     try:
-        cpu_ms = uvloop.run(profiled_load(bench, child, gap, seconds))
+        cpu_ms = uvloop.run(profiled_load(bench, child, given))
     finally:
         child.stop()
-    return profile.sampled_table(file, cpu_ms, rows) if how == "sample" else profile.counted_table(file, rows)
+    if given.profile == "sample":
+        return profile.sampled_table(file, cpu_ms, given.rows)
+    return profile.counted_table(file, given.rows)
 
 
 def arguments() -> argparse.Namespace:
@@ -190,6 +206,8 @@ def arguments() -> argparse.Namespace:
         "--profile", choices=("sample", "calls"), nargs="?", const="sample", help="profile the service instead"
     )
     parser.add_argument("--profile-gap", type=int, default=5, help="milliseconds between chunks while profiling")
+    parser.add_argument("--profile-chunks", type=int, default=200, help="of an answer while profiling")
+    parser.add_argument("--profile-workers", type=int, default=64, help="runs at a time while profiling")
     parser.add_argument("--profile-seconds", type=float, default=10.0)
     parser.add_argument("--rows", type=int, default=40, help="of each table of a profile")
     return parser.parse_args()
@@ -211,7 +229,7 @@ def main() -> int:
     try:
         with standing(rig_core, service_core) as bench:
             if given.profile:
-                print(profile_service(bench, given.profile, given.profile_gap, given.profile_seconds, given.rows))
+                print(profile_service(bench, given))
                 return 0
             file = RESULTS / time.strftime("%Y%m%d-%H%M%S.jsonl")
             records = Records(file)

@@ -53,10 +53,10 @@ async def warm_up(unit: Unit, port: int, tools: int, plan: Plan) -> None:
         raise RuntimeError(sample.errors[0])
 
 
-async def latency(unit: Unit, port: int, tools: int, plan: Plan) -> dict[str, Any]:
+async def latency(unit: Unit, port: int, tools: int, plan: Plan, pids: Mapping[str, int]) -> dict[str, Any]:
     """One run at a time, chunks 5 ms apart: the first token and the gaps."""
     model = model_name(chunks=_SHORT_CHUNKS, gap=_GAP, tools=tools)
-    with Meter({}) as meter:
+    with Meter(pids) as meter:
         sample = await load.run(unit, port, model, _SHORT_CHUNKS, workers=1, count=plan.lat_runs, gaps_of_every=1)
     return {
         **_counts(sample, meter),

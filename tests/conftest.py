@@ -7,6 +7,7 @@ import asyncio
 import base64
 import os
 import shutil
+import socket as socketlib
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -79,7 +80,9 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
     config = uvicorn.Config(create_app(settings), port=0, log_config=None, lifespan="on", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    socket = config.bind_socket()
+    # with its protocol named, so that asyncio turns Nagle's algorithm off as it does for sockets of its own
+    socket = socketlib.socket(socketlib.AF_INET, socketlib.SOCK_STREAM, socketlib.IPPROTO_TCP)
+    socket.bind(("127.0.0.1", 0))
     task = asyncio.create_task(server.serve([socket]))
     try:
         while not server.started and not task.done():

@@ -131,7 +131,8 @@ class _Loop:
 
         An outcome where the run cannot go on: a call waits for something outside, or was refused without a reason.
         """
-        turn = Turn(self.task.tools, self.limits, self.streak, self.ports, iteration, reply, calls, ending)
+        allowed = () if self.task.tool_choice == "none" else self.task.tools
+        turn = Turn(allowed, self.limits, self.streak, self.ports, iteration, reply, calls, ending)
         if await turn.is_refused():
             return await self.incomplete(iteration, RunFinish.REJECTED, self.last_text)
         answers = await turn.answers()

@@ -102,7 +102,7 @@ class _Writer:
                 if call is not None:
                     calls.remove(call)
                     blocks.append(self._call(call, block))
-            elif kind != "text" or str(block.get("text", "")).strip():
+            elif kind != "text" or _is_said(block.get("text")):
                 blocks.append(block)
         return [*blocks, *(self._call(call, None) for call in calls)]
 
@@ -154,9 +154,12 @@ def _text(text: str) -> Block:
 
 def _parts(content: Content) -> list[Block]:
     parts = (content,) if isinstance(content, str) else content
-    return [
-        _image(part) if isinstance(part, Image) else _text(part) for part in parts if isinstance(part, Image) or part.strip()
-    ]
+    said = (part for part in parts if isinstance(part, Image) or _is_said(part))
+    return [_image(part) if isinstance(part, Image) else _text(part) for part in said]
+
+
+def _is_said(text: Any) -> bool:
+    return isinstance(text, str) and bool(text.strip())
 
 
 def _image(image: Image) -> Block:

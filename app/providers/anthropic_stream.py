@@ -195,7 +195,7 @@ class ReplyStream:
                     self._tokens[name] = int(tokens)
 
     def _usage(self) -> Usage:
-        """`input_tokens` are the whole prompt: the API counts what it read from and wrote to the cache apart from the rest."""
+        """`input_tokens` are the whole prompt: the API counts apart what it read from the cache and wrote to it."""
         cached = self._tokens.get("cache_read_input_tokens", 0)
         return Usage(
             input_tokens=self._tokens.get("input_tokens", 0) + cached + self._tokens.get("cache_creation_input_tokens", 0),

@@ -149,7 +149,7 @@ class RunJournal:
     @to_its_end
     async def suspend(self) -> asyncpg.Record:
         """Store that the run waits, and show for what; it belongs to nobody then. Returns its row."""
-        event = RunWaiting(list(self._pending.values()))
+        event = RunWaiting([self._pending[call_id] for call_id in self._open if call_id in self._pending])
         seq = self._log.reserve(event)
         row = await self._pool.fetchrow(
             statements.SUSPEND, self._run["id"], self._claim, event.pending, _rows(self._log.take_unkept())

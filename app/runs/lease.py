@@ -34,9 +34,20 @@ async def abandoned(pool: Pool, limit: int) -> list[str]:
 
 
 async def renew(pool: Pool, claims: Mapping[str, str], lease_seconds: float) -> set[str]:
-    """Renew the leases of these runs (claims by run id). Returns the runs that are still owned."""
+    """Renew the leases of these runs (claims by run id). Returns those that another process owns or that are gone.
+
+    A run that has just ended or begun to wait is neither: its owner is about to notice.
+    """
     rows = await pool.fetch(statements.RENEW, list(claims), list(claims.values()), lease_seconds)
-    return {row["id"] for row in rows}
+    missing = claims.keys() - {row["id"] for row in rows}
+    if not missing:
+        return set()
+    known = {row["id"]: row for row in await pool.fetch(statements.OWNERS, list(missing))}
+    return {
+        run_id
+        for run_id in missing
+        if run_id not in known or (known[run_id]["status"] == "running" and known[run_id]["claim"] != claims[run_id])
+    }
 
 
 async def let_go(pool: Pool, run_id: str, token: str) -> None:

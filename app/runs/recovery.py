@@ -17,11 +17,18 @@ from app.runs.stored import answered_of, call_of, pending_of, reply_of, resoluti
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the event log says. `partial` is a message that was begun and not completed."""
+    """What the event log says. `partial` is a message that was begun and not completed, with the `text` shown of it."""
 
     last_seq: int
     identities: frozenset[tuple[object, ...]]
     partial: tuple[int, str] | None
+    text: str
+
+    def rest_of(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A rebuilt event; the delta of the message that was begun holds only what was not shown of it."""
+        if body["type"] != "message.delta" or self.partial is None or body["message_id"] != self.partial[1]:
+            return body
+        return {**body, "text": body["text"].removeprefix(self.text)}
 
 
 async def stored_iterations(pool: Pool, run_id: str) -> dict[int, StoredIteration]:
@@ -60,20 +67,25 @@ async def catch_up(log: EventLog, pool: Pool, run: Mapping[str, Any]) -> Shown:
 
     The rows are ahead when the last owner died between a commit and its append; the log is empty when Redis lost it.
     """
-    top = await log.top(run["id"])
-    missing = [body for body in await rebuild(pool, run) if body["seq"] > top]
-    if missing:
-        frames = b"".join(map(frame_of_dict, missing))
-        ends = missing[-1]["type"] in TERMINAL_TYPES
-        group = Group(missing[0]["seq"], missing[-1]["seq"], frames, ends)
-        if not await log.append(run["id"], run["epoch"], group):
-            raise LeaseLost
+    shown = _read_shown(await log.read_all(run["id"]))
+    missing = [
+        body
+        for body in map(shown.rest_of, await rebuild(pool, run))
+        if body["seq"] > shown.last_seq and body.get("text") != ""
+    ]
+    if not missing:
+        return shown
+    frames = b"".join(map(frame_of_dict, missing))
+    group = Group(missing[0]["seq"], missing[-1]["seq"], frames, missing[-1]["type"] in TERMINAL_TYPES)
+    if not await log.append(run["id"], run["epoch"], group):
+        raise LeaseLost
     return _read_shown(await log.read_all(run["id"]))
 
 
 def _read_shown(groups: list[Group]) -> Shown:
     identities: set[tuple[object, ...]] = set()
     partial: tuple[int, str] | None = None
+    text = ""
     for group in groups:
         for _, frame in split(group.frames):
             body = read(frame)
@@ -83,6 +95,7 @@ def _read_shown(groups: list[Group]) -> Shown:
             match body["type"]:
                 case "message.delta":
                     partial = (body["iteration"], body["message_id"])
+                    text += body["text"]
                 case "message.completed" | "message.discarded":
-                    partial = None
-    return Shown(groups[-1].last if groups else 0, frozenset(identities), partial)
+                    partial, text = None, ""
+    return Shown(groups[-1].last if groups else 0, frozenset(identities), partial, text)

@@ -101,7 +101,7 @@ class Runner:
     async def end(self, run: Mapping[str, Any]) -> asyncpg.Record:
         """End a claimed run that nobody works on as `cancelled`, from what is stored of it."""
         structlog.contextvars.bind_contextvars(run_id=run["id"], session_id=run["session_id"])
-        run_log, journal = await self._open(Owned(run))
+        run_log, journal = await self._open(Owned(run), goes_on=False)
         try:
             return await self._finish(run, run_log, journal, cancelled(journal))
         finally:
@@ -118,7 +118,7 @@ class Runner:
         finally:
             run_log.close()
 
-    async def _open(self, owned: Owned) -> tuple[RunLog, RunJournal]:
+    async def _open(self, owned: Owned, *, goes_on: bool = True) -> tuple[RunLog, RunJournal]:
         run = owned.run
         in_session = run["session_id"] is not None and run["request"]["persist"]
         if owned.fresh:
@@ -132,7 +132,7 @@ class Runner:
         stored = await stored_iterations(self._pool, run["id"])
         shown = await catch_up(self._event_log, self._pool, run)
         run_log = RunLog(self._event_log, run["id"], run["epoch"], shown.last_seq, shown.identities, in_session=in_session)
-        if run["epoch"] > 1 and run["started_at"] is not None:
+        if goes_on and run["epoch"] > 1 and run["started_at"] is not None:
             answered = run["answered_epoch"] is not None and run["epoch"] == run["answered_epoch"] + 1
             run_log.emit(RunResumed("answered" if answered else "recovered"))
             if shown.partial is not None:

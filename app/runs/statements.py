@@ -91,6 +91,9 @@ UPDATE runs SET lease_expires_at = now() + make_interval(secs => $3)
 RETURNING runs.id
 """
 
+# $1 run ids
+OWNERS = "SELECT id, status, claim FROM runs WHERE id = ANY($1)"
+
 # $1 run_id, $2 claim: let go, so that any process may carry on at once
 LET_GO = "UPDATE runs SET claim = NULL, lease_expires_at = NULL WHERE id = $1 AND claim = $2 AND status = 'running'"
 

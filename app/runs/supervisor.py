@@ -14,8 +14,11 @@ import asyncpg
 from app.infra.database import Pool, is_out_of_reach
 from app.infra.errors import LeaseLost
 from app.infra.telemetry import ACTIVE_RUNS, log
-from app.runs import lease
+from app.loop.messages import RunStatus
+from app.runs import lease, waiting
 from app.runs.runner import Owned, Runner
+
+_LAST_STEPS_SECONDS = 2.0
 
 
 class Stop(StrEnum):
@@ -75,6 +78,8 @@ class Supervisor:
         try:
             row = await self._runner.execute(owned, lambda: self._running[owned.id].stop is Stop.CANCEL)
             next_run_id = row["next_run_id"]
+            if row["status"] == RunStatus.WAITING and await waiting.came_early(self._pool, owned.id):
+                next_run_id = owned.id
         except LeaseLost:
             log.warning("run_lost", run_id=owned.id)
         except asyncio.CancelledError:
@@ -90,7 +95,7 @@ class Supervisor:
             self._follow_up(next_run_id, was_full)
 
     def _follow_up(self, next_run_id: str | None, was_full: bool) -> None:
-        """Start the session's next run, and those that waited for a place in this process."""
+        """Start the session's next run (or this one again), and those that waited for a place in this process."""
 
         async def work() -> None:
             if next_run_id is not None:
@@ -111,13 +116,17 @@ class Supervisor:
         return True
 
     async def take(self, run_id: str) -> bool:
-        """Claim a run and execute it, if it is free."""
+        """Claim a run and execute it, if it is free; or end it, if that was asked for while nobody worked on it."""
+        await self.wait(run_id, _LAST_STEPS_SECONDS)  # its task may still be at the last step of letting it wait
         if not self.has_room or run_id in self._running:
             return False
         row = await lease.claim(self._pool, run_id, self._lease_seconds)
         if row is None:
             return False
-        self.own(Owned(row))
+        if row["cancel_requested_at"] is not None:
+            await self._end(row)
+        else:
+            self.own(Owned(row))
         return True
 
     def cancel(self, run_id: str, stop: Stop = Stop.CANCEL) -> bool:
@@ -135,10 +144,13 @@ class Supervisor:
         row = await lease.claim_to_cancel(self._pool, run_id)
         if row is None:
             return False
+        await self._end(row)
+        return True
+
+    async def _end(self, row: asyncpg.Record) -> None:
         ended = await self._runner.end(row)
         if ended["next_run_id"] is not None:
             await self.take(ended["next_run_id"])
-        return True
 
     async def finalise_if_asked(self, row: asyncpg.Record) -> None:
         """End a run whose end was asked for and whose owner has died meanwhile."""
@@ -181,8 +193,7 @@ class Supervisor:
         claims = {run_id: running.owned.claim for run_id, running in self._running.items()}
         if not claims:
             return
-        still = await lease.renew(self._pool, claims, self._lease_seconds)
-        for run_id in claims.keys() - still:
+        for run_id in await lease.renew(self._pool, claims, self._lease_seconds):
             running = self._running.get(run_id)
             if running is not None and running.owned.claim == claims[run_id] and not running.task.done():
                 self.cancel(run_id, Stop.LOST)

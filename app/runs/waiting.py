@@ -96,13 +96,15 @@ async def approve(pool: Pool, run_id: str, given: Approvals) -> tuple[asyncpg.Re
 async def supply(pool: Pool, run_id: str, given: ToolResults) -> tuple[asyncpg.Record, bool]:
     """Keep results from outside. Returns the run, and whether it has all that it waited for.
 
-    A result that was given before is taken again and changes nothing; another one, or one for a call that does not wait,
-    raises Conflict (`pending_mismatch`).
+    A result may come before the run has begun to wait for it. One that was given before is taken again and changes
+    nothing; another one, or one for a call that does not wait, raises Conflict (`pending_mismatch`).
     """
     async with pool.acquire() as connection, connection.transaction():
         run = await _lock(connection, run_id)
         pending = _pending(run)
         open_ids = {item["call_id"] for item in pending if item["reason"] != PendingReason.APPROVAL}
+        if run["status"] == RunStatus.RUNNING:
+            open_ids = await _open_calls(connection, run_id)
         fresh: dict[str, JsonObject] = {}
         for result in given.results:
             resolution = result.resolution()
@@ -113,10 +115,43 @@ async def supply(pool: Pool, run_id: str, given: ToolResults) -> tuple[asyncpg.R
         if not fresh:
             return run, False
         await connection.execute(statements.RESOLVE, run_id, fresh)
+        if run["status"] == RunStatus.RUNNING:
+            return run, False
         rest = [item for item in pending if item["call_id"] not in fresh]
         if rest:
             return await connection.fetchrow(statements.STILL_PENDING, run_id, rest), False
         return await connection.fetchrow(statements.RELEASE, run_id), True
+
+
+async def came_early(pool: Pool, run_id: str) -> bool:
+    """After a run has begun to wait: whether all that it waits for was given meanwhile, so that it goes on."""
+    async with pool.acquire() as connection, connection.transaction():
+        run = await _lock(connection, run_id)
+        pending = _pending(run) if run is not None else []
+        rows = await connection.fetch(
+            "SELECT id FROM tool_calls WHERE run_id = $1 AND answered_at IS NULL"
+            " AND resolution->>'kind' IN ('result', 'error')",
+            run_id,
+        )
+        given = {row["id"] for row in rows}
+        rest = [item for item in pending if item["call_id"] not in given]
+        if not pending or len(rest) == len(pending):
+            return False
+        if rest:
+            await connection.execute(statements.STILL_PENDING, run_id, rest)
+        else:
+            await connection.execute(statements.RELEASE, run_id)
+        return not rest
+
+
+async def _open_calls(connection: Connection, run_id: str) -> set[str]:
+    """Calls of a run at work that have no result, and do not wait for somebody's decision."""
+    rows = await connection.fetch(
+        "SELECT id FROM tool_calls WHERE run_id = $1 AND answered_at IS NULL AND resolution IS NULL"
+        " AND pending_reason IS DISTINCT FROM 'approval'",
+        run_id,
+    )
+    return {row["id"] for row in rows}
 
 
 async def _lock(connection: Connection, run_id: str) -> asyncpg.Record:

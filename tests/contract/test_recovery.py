@@ -541,7 +541,6 @@ class TestCrashesAtOnePoint:
         assert sorted(played.outcomes) == ["cancelled", "denied"]
         assert pay.requests == []
 
-    @pytest.mark.xfail(strict=True, reason="whoever finds the run first carries it on, although its end was asked for")
     async def test_between_a_cancel_and_the_end_of_the_run_nothing_is_called_any_more(
         self, api: Api, migrated: Database, test_tools: TestTools
     ) -> None:

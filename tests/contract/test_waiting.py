@@ -783,7 +783,6 @@ class TestResultsFromOutside:
         assert [event["truncated"] for event in played.of("tool.invoked")] == [True, True]
         assert [event["streak"] for event in played.of("guard.hint")] == [2]
 
-    @pytest.mark.xfail(strict=True, reason="what comes before the run waits is refused: 409 pending_mismatch")
     async def test_a_result_may_come_before_the_turn_is_done_with_its_other_calls(
         self, api: Api, test_tools: TestTools
     ) -> None:

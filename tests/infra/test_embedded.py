@@ -26,9 +26,7 @@ from app.infra.embedded.launcher import EmbeddedServers, Servers
 from app.infra.embedded.processes import EmbeddedServersError
 from app.infra.settings import Settings, SettingsError
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="looks into /proc; elsewhere no child ends with its parent"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc; elsewhere no child ends with its parent")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="about root")
 
 REPOSITORY = Path(__file__).parents[2]
@@ -174,9 +172,7 @@ def python_of_everybody() -> str:
 @pytest.fixture
 def new_directory() -> Iterator[Path]:
     """A path where nothing is yet, in memory if there is such a place. What still works there at the end is killed."""
-    parent = Path(
-        tempfile.mkdtemp(prefix="rondo-embedded-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    )
+    parent = Path(tempfile.mkdtemp(prefix="rondo-embedded-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     try:
         yield parent / "data"
     finally:
@@ -189,9 +185,7 @@ def new_directory() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def made() -> Iterator[Path]:
     """A data directory after a first start with 100 rows and keys and a clean stop. To be copied, not to be used."""
-    parent = Path(
-        tempfile.mkdtemp(prefix="rondo-embedded-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    )
+    parent = Path(tempfile.mkdtemp(prefix="rondo-embedded-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     try:
         with embedded(parent / "data") as servers:
             write_to_both(servers)
@@ -302,9 +296,7 @@ class TestRestart:
         finally:
             servers.stop()
 
-    def test_takes_another_port_when_one_was_lost_meanwhile(
-        self, directory: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_takes_another_port_when_one_was_lost_meanwhile(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()

@@ -345,3 +345,10 @@ def test_the_defaults_are_the_contracts() -> None:
     limits = Limits()
     assert (limits.max_iterations, limits.on_cap, limits.empty_streak_after) == (7, "answer", 2)
     assert (limits.max_tool_result_chars, limits.parallel_tools) == (16_000, 4)
+
+
+class TestForbiddenTools:
+    async def test_a_call_despite_tool_choice_none_is_not_executed(self) -> None:
+        played = await play(calls(draft()), Reply("ok"), tool_choice="none")
+        assert played.outcomes == [ToolOutcome.UNKNOWN]
+        assert played.tools.calls == []

@@ -104,17 +104,13 @@ class EmbeddedServers:
     def __enter__(self) -> Servers:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
 
 def _check_that_children_can_live() -> None:
     if sys.platform == "win32":
-        raise EmbeddedServersError(
-            "DATABASE_URL, REDIS_URL: both have to be set on Windows, where no servers are embedded."
-        )
+        raise EmbeddedServersError("DATABASE_URL, REDIS_URL: both have to be set on Windows, where no servers are embedded.")
     if threading.current_thread() is not threading.main_thread():
         # On Linux a child is told to end when the thread that started it ends.
         raise RuntimeError("start the embedded servers from the main thread")

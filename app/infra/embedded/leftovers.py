@@ -52,9 +52,7 @@ def _running(folder: Path, names: frozenset[str], head: int) -> list[int]:
         command = ["ps", "-o", "stat=,command=", "-p", str(head)]
         shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
         return [head] if not shown.startswith("Z") and any(name in shown for name in names) else []
-    return [
-        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _works_in(entry, folder, names)
-    ]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _works_in(entry, folder, names)]
 
 
 def _works_in(entry: Path, folder: Path, names: frozenset[str]) -> bool:

@@ -106,9 +106,7 @@ class Postgres(Server):
         child = run_as(programs.identity, command, cwd=self._home, log=self._setup_log, stdin=stdin)
         if ended(child) != 0:
             said = log_tail(self._setup_log)
-            raise EmbeddedServersError(
-                f"PostgreSQL's data in {self._home} could not be prepared. What it said:\n{said}"
-            )
+            raise EmbeddedServersError(f"PostgreSQL's data in {self._home} could not be prepared. What it said:\n{said}")
 
 
 def _locale(release: int) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,19 @@ def _enter_user_namespace() -> None:
             file.write(text)
 
 
+def ending_with_us(death_signal: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
+    """What a child does before it turns into its program, so that it gets `death_signal` when this process ends (Linux)."""
+    launcher = os.getpid()
+
+    def before_exec() -> None:
+        if _libc is not None:
+            _libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+            if os.getppid() != launcher:  # it ended before the line above
+                os._exit(1)
+
+    return before_exec
+
+
 def run_as(
     identity: Identity,
     command: Sequence[str | Path],
@@ -74,16 +87,13 @@ def run_as(
 
     OSError or SubprocessError: it could not be started, or cannot write in `must_write` as who it is.
     """
-    launcher = os.getpid()
+    end_with_us = ending_with_us(death_signal)
 
     def before_exec() -> None:
         identity.assume()
         if must_write is not None and not os.access(must_write, os.W_OK | os.X_OK):
             raise PermissionError
-        if _libc is not None:  # after the identity: a change of user clears it
-            _libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-            if os.getppid() != launcher:  # it ended before the line above
-                os._exit(1)
+        end_with_us()  # after the identity: a change of user clears it
 
     with log.open("ab") as output:
         child = subprocess.Popen(

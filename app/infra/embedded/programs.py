@@ -43,9 +43,7 @@ def choose_programs(home: Path, *, needed: int | None, pg_bin: Path | None, log:
     advice = "Set DATABASE_URL to a PostgreSQL that runs elsewhere."
     if os.geteuid() == 0:
         advice += f" Or start Rondo as an ordinary user: PostgreSQL refuses root, and no other user can work in {home}."
-    raise EmbeddedServersError(
-        f"DATABASE_URL: PostgreSQL cannot be run here. {advice} What was tried:\n{log_tail(log)}"
-    )
+    raise EmbeddedServersError(f"DATABASE_URL: PostgreSQL cannot be run here. {advice} What was tried:\n{log_tail(log)}")
 
 
 def give(folder: Path, identity: Identity) -> None:
