@@ -35,6 +35,7 @@ _COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run one command and return the exit code: 2 where a setting or the command line is wrong."""
     parser = argparse.ArgumentParser(prog="rondo", description="Runs LLM tool-calling agents for any backend.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in _COMMANDS.items():

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-_DELAY_MS = 28
+_DELAY_MS = 45
 _CHUNK_CHARS = 4
-_PAUSE_MS = 600
+_PAUSE_MS = 900
 _USAGE = ({"input_tokens": 412, "output_tokens": 31}, {"input_tokens": 506, "output_tokens": 29},
           {"input_tokens": 611, "output_tokens": 68})  # fmt: skip
 

@@ -83,6 +83,8 @@ class Channel:
 
 
 class Hub:
+    """The channels of this process, and the one subscription to what other processes write."""
+
     def __init__(self, redis: Redis) -> None:
         self.closing = False
         self._redis = redis

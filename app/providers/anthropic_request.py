@@ -140,6 +140,12 @@ def _answer_format(settings: ModelSettings, model: Model) -> dict[str, Any] | No
     return None if schema is None else {"type": "json_schema", "schema": schema}
 
 
+def _told(schema: Mapping[str, Any]) -> Block:
+    """The schema in words, for a model that cannot be held to it."""
+    text = json.dumps(schema, ensure_ascii=False, default=dict)
+    return {"type": "text", "text": f"Give the final answer as JSON alone, without a fence, by this JSON Schema:\n{text}"}
+
+
 def _tools(request: ModelRequest, settings: ModelSettings, conversation: Conversation, *, thinks: bool) -> dict[str, Any]:
     """Nothing at all without tools, unless the history holds calls: the API then wants tools to be there."""
     tools = [_tool(tool) for tool in request.tools]

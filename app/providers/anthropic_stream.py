@@ -157,7 +157,7 @@ class ReplyStream:
         if block is None:
             # Some servers leave out the start of a text; nothing is missing by it.
             key = _GROWING.get(kind) if isinstance(kind, str) else None
-            if key is None:
+            if key is None or not isinstance(delta.get(key), str):
                 self._dropped += 1
                 return
             block = self._begin(index, {"type": key, key: ""})

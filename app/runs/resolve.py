@@ -58,6 +58,8 @@ class Resolved:
 
 
 class Resolver:
+    """Resolves with the settings and the providers of this process."""
+
     def __init__(self, settings: Settings, catalog: Catalog) -> None:
         self._settings, self._catalog = settings, catalog
 

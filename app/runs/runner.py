@@ -62,6 +62,8 @@ class Owned:
 
 
 class Runner:
+    """Executes claimed runs. It keeps nothing between two of them."""
+
     def __init__(
         self,
         pool: Pool,

@@ -32,6 +32,8 @@ class Started:
 
 
 class RunService:
+    """One per process. What it accepts stands in the database before anything is answered."""
+
     def __init__(
         self, pool: Pool, runner: Runner, supervisor: Supervisor, event_log: EventLog, lease_seconds: float
     ) -> None:

@@ -37,6 +37,8 @@ class _Running:
 
 
 class Supervisor:
+    """One per process, API or worker. `drain` lets go of everything, so that others carry on at once."""
+
     def __init__(
         self,
         pool: Pool,
