@@ -19,7 +19,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from starlette.exceptions import HTTPException
 
 from app.idempotency import Idempotency, check_key
-from app.infra.database import Database, Pool, driver_connection
+from app.infra.database import Connection, Database, Pool, driver_connection
 from app.infra.errors import (
     BadRequest,
     Forbidden,
@@ -176,14 +176,34 @@ class Once:
         if self.idempotency is None:
             return json_response(await make(), status)
         connection = await driver_connection(db)
-        row = await self.idempotency.find(connection, wait=False)
+
+        async def make_and_flush(_: Connection) -> Any:
+            made = await make()
+            await db.flush()
+            return made
+
+        return await self._create(self.idempotency, connection, make_and_flush, status)
+
+    async def create_hot(
+        self, hot: Pool, make: Callable[[Connection | Pool], Awaitable[Any]], status: int = 201
+    ) -> Response:
+        """The same on the asyncpg pool: without a key, what `make` does there is a transaction of its own."""
+        if self.idempotency is None:
+            return json_response(await make(hot), status)
+        async with hot.acquire() as connection, connection.transaction():
+            return await self._create(self.idempotency, connection, make, status)
+
+    @staticmethod
+    async def _create(
+        idempotency: Idempotency, connection: Connection, make: Callable[[Connection], Awaitable[Any]], status: int
+    ) -> Response:
+        row = await idempotency.find(connection, wait=False)
         if row is not None:
-            first_status, answer = self.idempotency.answer(row)
+            first_status, answer = idempotency.answer(row)
             headers = {"Idempotent-Replayed": "true"}
             return Response(answer, first_status, headers, media_type="application/json")
-        response = json_response(await make(), status)
-        await db.flush()
-        await self.idempotency.keep_answer(connection, status, bytes(response.body))
+        response = json_response(await make(connection), status)
+        await idempotency.keep_answer(connection, status, bytes(response.body))
         return response
 
 

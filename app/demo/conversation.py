@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-_DELAY_MS = 45
+_DELAY_MS = 50
 _CHUNK_CHARS = 4
-_PAUSE_MS = 900
+_PAUSE_MS = 1_000
 _USAGE = ({"input_tokens": 412, "output_tokens": 31}, {"input_tokens": 506, "output_tokens": 29},
           {"input_tokens": 611, "output_tokens": 68})  # fmt: skip
 
@@ -30,6 +30,7 @@ def system_prompt() -> str:
 
 
 def turns() -> list[Turn]:
+    """The conversation, in order, in one session. The viewing is next week or so, whenever the demo is played."""
     viewing = _next_tuesday()
     return [
         Turn(

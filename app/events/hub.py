@@ -45,7 +45,7 @@ class Channel:
         self._recent: deque[Group] = deque()
         self._bytes = 0
         self._top = 0
-        self._changed: asyncio.Future[None] | None = None
+        self._waiters: list[asyncio.Future[bool]] = []
 
     def add(self, group: Group) -> None:
         if group.last <= self._top:
@@ -62,8 +62,9 @@ class Channel:
         self.notify()
 
     def notify(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            _set(waiter, True)
 
     def since(self, cursor: int) -> list[Group] | None:
         """The groups after a seq; None when the memory does not reach back so far."""
@@ -76,10 +77,14 @@ class Channel:
         """Wait until there is more than `cursor`, or something may have been missed; False when the time is up."""
         if self._top > cursor:
             return True
-        if self._changed is None or self._changed.done():
-            self._changed = asyncio.get_running_loop().create_future()
-        done, _ = await asyncio.wait((self._changed,), timeout=seconds)
-        return bool(done)
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[bool] = loop.create_future()
+        self._waiters.append(woken)
+        timer = loop.call_later(seconds, _set, woken, False)
+        try:
+            return await woken
+        finally:
+            timer.cancel()
 
 
 class Hub:
@@ -211,6 +216,11 @@ class Hub:
             await self._some.wait()
             return
         await self._pubsub.subscribe(*names)
+
+
+def _set(future: "asyncio.Future[bool]", value: bool) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 _background: set[asyncio.Task[None]] = set()

@@ -6,11 +6,13 @@ next events gather. A script refuses a writer of an older epoch than the log has
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from app.events.frames import Group
 from app.events.hub import Channel, Hub, channel_name, decode_group, encode_head
@@ -33,6 +35,7 @@ redis.call('PUBLISH', KEYS[3], ARGV[3] .. '\\n' .. ARGV[4])
 return 'ok'
 """
 
+_APPEND_SHA = hashlib.sha1(_APPEND.encode(), usedforsecurity=False).hexdigest()
 _READ_COUNT = 200
 
 
@@ -58,7 +61,6 @@ class EventLog:
     def __init__(self, redis: Redis, hub: Hub, ttl_seconds: int) -> None:
         self.hub = hub
         self._redis = redis
-        self._script = redis.register_script(_APPEND)
         self._ttl_ms = ttl_seconds * 1000
         self._waiting: list[_Append] = []
         self._wake = asyncio.Event()
@@ -100,14 +102,22 @@ class EventLog:
                 self._settle(item, answer)
 
     async def _write(self, batch: list[_Append]) -> list[bytes]:
+        """One round trip; two more when Redis has forgotten the script."""
+        try:
+            return await self._evaluate(batch)
+        except NoScriptError:
+            await self._redis.script_load(_APPEND)
+            return await self._evaluate(batch)
+
+    async def _evaluate(self, batch: list[_Append]) -> list[bytes]:
         pipeline = self._redis.pipeline(transaction=False)
         for item in batch:
             group = item.group
-            await self._script(
-                keys=[stream_key(item.run_id), _epoch_key(item.run_id), channel_name(item.run_id)],
-                args=[item.epoch, group.last, encode_head(group), group.frames, self._ttl_ms],
-                client=pipeline,
-            )
+            arguments: list[Any] = [
+                stream_key(item.run_id), _epoch_key(item.run_id), channel_name(item.run_id),
+                item.epoch, group.last, encode_head(group), group.frames, self._ttl_ms,
+            ]  # fmt: skip
+            pipeline.evalsha(_APPEND_SHA, 3, *arguments)
         answers: list[bytes] = await pipeline.execute()
         return answers
 

@@ -10,7 +10,11 @@ def now() -> datetime:
 
 def rfc3339(moment: datetime) -> str:
     """UTC with milliseconds: `2026-01-31T12:00:00.000Z`."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    return (
+        f"{utc.year:04d}-{utc.month:02d}-{utc.day:02d}T{utc.hour:02d}:{utc.minute:02d}:{utc.second:02d}"
+        f".{utc.microsecond // 1000:03d}Z"
+    )
 
 
 class Stamp:

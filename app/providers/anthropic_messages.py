@@ -44,17 +44,17 @@ def conversation_of(messages: Sequence[Message], full_name: str) -> Conversation
     leading = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
     system = [block for message in messages[:leading] for block in _parts(message.text)]
     writer = _Writer(full_name)
-    turns = _merged([writer.turn(message) for message in paired(messages[leading:])])
+    known = paired(messages[leading:])
+    turns = _merged([writer.turn(message) for message in known])
+    # Only a turn that the API itself paused may come last: it is then sent back as it is, to be gone on with.
+    paused = bool(known) and writer.is_own(known[-1]) and not known[-1].tool_calls
+    if not turns or (turns[-1].role == "assistant" and not paused):
+        turns.append(_Turn("user", [_text(CONTINUE)]))
     turns = _merged(_without_halves(turns))
     if not turns or turns[0].role == "assistant":
-        turns.insert(0, _Turn("user", [_text(START if turns else CONTINUE)]))
-    last = turns[-1]
-    if last.role == "assistant":
-        # Only a turn that the API itself paused may come last: it is then sent back as it is, to be gone on with.
-        if writer.is_own(messages[-1]) and not messages[-1].tool_calls:
-            turns[-1] = _Turn("assistant", _trimmed(last.blocks))
-        else:
-            turns.append(_Turn("user", [_text(CONTINUE)]))
+        turns.insert(0, _Turn("user", [_text(START)]))
+    if turns[-1].role == "assistant":
+        turns[-1] = _Turn("assistant", _trimmed(turns[-1].blocks))
     return Conversation(system, [{"role": turn.role, "content": turn.blocks} for turn in turns])
 
 

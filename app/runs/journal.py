@@ -6,7 +6,6 @@ A statement that finds another claim changes nothing and raises `LeaseLost`: thi
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import asdict
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -251,4 +250,4 @@ def _result_ids(call_ids: Iterable[str]) -> dict[str, str]:
 
 
 def _rows(events: Iterable[KeptEvent]) -> list[dict[str, Any]]:
-    return [asdict(event) for event in events]
+    return [{"seq": event.seq, "type": event.type, "at": event.at, "ref": event.ref, "data": event.data} for event in events]

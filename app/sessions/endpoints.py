@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.infra import clock
-from app.infra.database import driver_connection
+from app.infra.database import Connection, Pool, driver_connection
 from app.infra.errors import Invalid, NotFound
 from app.scope import Reference, parse_reference
 from app.sessions import repository, tokens
@@ -56,7 +56,7 @@ Axes = Annotated[dict[str, Reference | None], Depends(axes)]
 
 @router.post("/sessions", status_code=201, response_model=SessionRead)
 async def create_session(
-    caller: Service, wanted: Annotated[SessionCreate, body(SessionCreate)], once: Idempotent, db: Db
+    caller: Service, wanted: Annotated[SessionCreate, body(SessionCreate)], once: Idempotent, hot: HotDb
 ) -> Response:
     if wanted.agent_id is not None:
         raise NotFound("There is no such agent.")
@@ -65,11 +65,11 @@ async def create_session(
     named = wanted.as_columns()
     values = {name: value for name, value in named.items() if name not in ("tenant", "subject", "member")}
 
-    async def make() -> dict[str, Any]:
+    async def make(db: Connection | Pool) -> dict[str, Any]:
         row = await repository.create(db, caller.workspace_id, {**values, **wanted.scope.as_columns()})
         return session_json(row)
 
-    return await once.create(db, make)
+    return await once.create_hot(hot, make)
 
 
 @router.get("/sessions")

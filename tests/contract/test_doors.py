@@ -5,12 +5,13 @@ import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
+from app import main
 from app.auth import repository as keys
-from app.infra.telemetry import configure_logging
 from tests.api import TENANT, Api, schema
 
 UNKNOWN = "01a22f37597e7dfcb8b2fa9a6f564258"
@@ -503,11 +504,10 @@ class TestInternalErrors:
             raise RuntimeError("SELECT secret FROM vault at db.internal:5432")
 
         monkeypatch.setattr(keys, "list_workspaces", broken)
-        configure_logging("error", "json")
-        try:
-            response = await admin.call("GET", "/v1/workspaces")
-        finally:
-            configure_logging("error", "text")
+        logged = Mock()
+        monkeypatch.setattr(main, "log", logged)
+        response = await admin.call("GET", "/v1/workspaces")
+        assert logged.exception.call_count == 1
         document = problem(response, 500, "internal")
         assert set(document) == {"type", "title", "status", "detail", "code"}
         assert response.headers["x-request-id"] in document["detail"]

@@ -366,7 +366,8 @@ class TestRuns:
         assert [attempt["attempt"] for attempt in first["model_calls"]] == [1, 2]
         for attempt in first["model_calls"] + second["model_calls"]:
             assert {
-                "model", "attempt", "input_tokens", "output_tokens", "seconds", "first_token_seconds", "finish_reason", "error",
+                "model", "attempt", "input_tokens", "output_tokens", "seconds", "first_token_seconds", "finish_reason",
+                "error",
             } <= set(attempt)  # fmt: skip
         assert first["model_calls"][0]["error"]
         (made,) = first["tool_calls"]

@@ -21,7 +21,7 @@ from app.demo.agency import Agency
 from app.outbound.signing import new_secret, sign
 
 RONDO = Path(sys.executable).with_name("rondo")
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 SETTINGS = re.compile(r"RONDO_.*|.*_API_KEY|.*_BASE_URL|DATABASE_URL|REDIS_URL|HOST|NO_COLOR")
 
 

@@ -1,6 +1,7 @@
 """The Messages API client on the very bytes that servers send: answers, calls, thinking, server tools."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.loop.messages import FinishReason, Message, ToolCall, Usage
 from app.providers.anthropic_stream import ReplyStream
-from app.providers.client import ProviderError, ProviderErrorKind
+from app.providers.client import ProviderError
 from app.providers.transport import http_client
 from tests.providers.messages_api import (
     PING,
@@ -323,12 +324,10 @@ class TestAnythingAtAll:
     async def test_no_event_raises_anything_but_a_provider_error(self, data: list[Any]):
         shown: list[str] = []
         stream = ReplyStream("m", lambda _, text: shown.append(text), lambda: None)
-        try:
+        with suppress(ProviderError):
             for value in data:
                 stream.accept(json.dumps(value).encode())
             stream.whole(json.dumps({"content": data}).encode())
-        except ProviderError as error:
-            assert error.kind in ProviderErrorKind
         reply = stream.reply()
         assert reply.text + reply.reasoning == "" or shown
         json.dumps(reply.native, allow_nan=False)
