@@ -2,27 +2,23 @@
 
 import argparse
 import asyncio
-import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import uvicorn
-from fastapi import FastAPI
 
 from app import migrations, worker
 from app.auth.tokens import ensure_keys
 from app.demo import play
-from app.infra.crypto import kept_encryption_key
 from app.infra.database import connect
 from app.infra.embedded.launcher import EmbeddedServers
 from app.infra.embedded.processes import ending_with_us
 from app.infra.settings import Settings, SettingsError, read_settings
 from app.infra.telemetry import configure_logging, log
-from app.main import create_app, schema
+from app.main import schema
+from app.serving import Server, with_servers
 
 _COMMANDS = {
     "up": "everything: embedded servers where no URL is set, migrations, API and worker, until Ctrl-C",
@@ -42,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
         command = commands.add_parser(name, help=text, description=text)
         if name == "openapi":
             command.add_argument("file", nargs="?", type=Path)
+        if name == "demo":
+            command.add_argument("--once", action="store_true", help="end when the conversation is over")
     given = parser.parse_args(argv)
     try:
         settings = read_settings()
@@ -60,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
             case "openapi":
                 return write_openapi(given.file)
             case _:
-                return play.main(settings)
+                return play.main(settings, once=given.once)
     except SettingsError as error:
         print(f"rondo: {error}", file=sys.stderr)
         return 2
@@ -69,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 def up(settings: Settings) -> int:
     """The API in this process, the worker in a child, the servers as children of this one."""
     with EmbeddedServers(settings) as servers:
-        settings = with_servers(settings, servers.database_url, servers.redis_url)
+        settings = with_servers(settings, servers)
         settings = _prepared(settings, migrate=True)
         child = start_worker(settings)
         try:
@@ -77,12 +75,6 @@ def up(settings: Settings) -> int:
         finally:
             child.send_signal(signal.SIGTERM)
             child.wait()
-
-
-def with_servers(settings: Settings, database_url: str, redis_url: str) -> Settings:
-    """The settings with what the embedded default made: the servers' URLs and, if none is set, an encryption key."""
-    keys = settings.encryption_keys or kept_encryption_key(settings.data_dir)
-    return settings.model_copy(update={"database_url": database_url, "redis_url": redis_url, "encryption_keys": keys})
 
 
 def start_worker(settings: Settings) -> subprocess.Popen[bytes]:
@@ -118,47 +110,19 @@ async def prepare(settings: Settings, *, migrate: bool) -> dict[str, str]:
 
 
 def serve(settings: Settings) -> int:
-    app = create_app(settings)
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
-        timeout_keep_alive=75,
-    )
-    server = Server(config, app)
+    server = AnnouncedServer(settings)
     server.run()
     return 0 if server.started else 1
 
 
-class Server(uvicorn.Server):
-    """Ends the open streams before it waits for connections to end: their clients come back to another process."""
+class AnnouncedServer(Server):
+    """Says where it listens."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
-        super().__init__(config)
-        self._application = app
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """A signal ends the serving, and then the command as it should: uvicorn would raise it once more."""
-        with super().capture_signals():
-            yield
-            self._captured_signals.clear()
-
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets=sockets)  # type: ignore[arg-type]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
             print(f"Rondo listens on http://{self.config.host}:{port}", flush=True)
-
-    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        process = getattr(self._application.state, "process", None)
-        if process is not None:
-            process.event_log.hub.close_streams()
-        await super().shutdown(sockets=sockets)  # type: ignore[arg-type]
 
 
 def migrate(settings: Settings) -> int:

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import TextIO
 
 import structlog
-import uvicorn
 
 from app import migrations
 from app.auth.tokens import ensure_keys
 from app.infra import ids
-from app.infra.crypto import fingerprint, kept_encryption_key, new_key
+from app.infra.crypto import fingerprint, new_key
 from app.infra.database import Pool, connect
 from app.infra.embedded.launcher import Servers
 from app.infra.settings import Settings, SettingsError
 from app.infra.telemetry import configure_logging
-from app.main import create_app
+from app.serving import Server, with_servers
 
 WORKSPACE = "wsp_00000000000070008000000000000002"
 """The demo's own, so that its tools and sessions are in nobody's way."""
@@ -37,14 +36,8 @@ class ServiceEnded(Exception):
 def demo_settings(settings: Settings, servers: Servers) -> Settings:
     """On these servers, and with webhooks on this machine, which are not called unless an operator allows them."""
     allowed = settings.allow_private_webhooks
-    return settings.model_copy(
-        update={
-            "database_url": servers.database_url,
-            "redis_url": servers.redis_url,
-            "encryption_keys": settings.encryption_keys or kept_encryption_key(settings.data_dir),
-            "allow_private_webhooks": (allowed or (_LOOPBACK,)) if isinstance(allowed, bool) else (*allowed, _LOOPBACK),
-        }
-    )
+    loopback_too = (allowed or (_LOOPBACK,)) if isinstance(allowed, bool) else (*allowed, _LOOPBACK)
+    return with_servers(settings, servers).model_copy(update={"allow_private_webhooks": loopback_too})
 
 
 async def prepare(settings: Settings) -> tuple[str, dict[str, str]]:
@@ -101,11 +94,7 @@ class Service:
         self._socket = listening_socket(settings.host, settings.port)
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://{_reachable(settings.host)}:{self.port}"
-        config = uvicorn.Config(
-            create_app(settings), log_config=None, access_log=False, server_header=False,
-            timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
-        )  # fmt: skip
-        self._server = _Server(config)
+        self._server = Server(settings)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="service", daemon=True)
 
@@ -140,16 +129,6 @@ class Service:
         finally:
             self._socket.close()
             self._ended.set()
-
-
-class _Server(uvicorn.Server):
-    """Ends the open streams before it waits for connections to end. In a thread it leaves the signals alone."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        process = getattr(self.config.app.state, "process", None)  # type: ignore[union-attr]
-        if process is not None:
-            process.event_log.hub.close_streams()
-        await super().shutdown(sockets=sockets)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

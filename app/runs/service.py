@@ -60,7 +60,7 @@ class RunService:
             else:
                 started = await self._start_carefully(resolved, idempotency)
             if started is not None:
-                return await self._set_going(started)
+                return await self._set_going(started, resolved)
             await self._make_room(resolved)
         raise Conflict("The session is too busy to interrupt.", code="run_in_progress")
 
@@ -105,11 +105,12 @@ class RunService:
                 await idempotency.keep_run(connection, row["id"])
         return None if row is None else Started(row)
 
-    async def _set_going(self, started: Started) -> Started:
+    async def _set_going(self, started: Started, resolved: Resolved) -> Started:
         if started.replayed:
             return started
         if started.row["status"] == "running":
-            self._supervisor.own(Owned(started.row, fresh=True))
+            # the request as it was given: a JSONB column forgets the order of keys
+            self._supervisor.own(Owned({**started.row, "request": resolved.row["request"]}, fresh=True))
         else:
             await self._runner.announce(started.row)
             await self._supervisor.take(started.row["id"])

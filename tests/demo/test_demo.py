@@ -76,9 +76,9 @@ class TestTheDemo:
         assert child.returncode == 0, (tmp_path / "errors").read_text()
         in_order(
             story,
-            'calls     list_properties {"city": "Valencia", "bedrooms": 2, "price_max": "300k"}',
+            'calls     list_properties {"city": "Valencia", "price_max": "300k", "bedrooms": 2}',
             'price_max: "300k" is not an integer  (not sent)',
-            '"price_max": 300000}',
+            '"price_max": 300000',
             "verified by the agency, answered 200",
             '"V-102"',
             "model     Yes, two fit. V-102",

@@ -638,7 +638,7 @@ histories = st.lists(assistants | results | others, max_size=12)
 
 
 class TestAnyHistory:
-    @settings(max_examples=8000, deadline=None)
+    @settings(max_examples=300, deadline=None)
     @given(
         histories,
         st.sampled_from([(), (SEARCH,)]),
