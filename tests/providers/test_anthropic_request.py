@@ -591,6 +591,14 @@ def judge_server_tools(messages: list[Any]) -> None:
             assert open_ids <= answered_later
 
 
+def users_words(history: list[Message]) -> list[str]:
+    return [part for message in history if message.role == "user" for part in said_in(message.content)]
+
+
+def said_in(content: Any) -> list[str]:
+    return [part for part in ([content] if isinstance(content, str) else content) if isinstance(part, str) and part.strip()]
+
+
 texts = st.sampled_from(["", " ", "a", "b \n"])
 ids = st.sampled_from([None, "", "toolu_1", "toolu_2", "call_0", "functions.x:1"])
 calls = st.builds(
@@ -633,8 +641,9 @@ assistants = st.builds(
     st.sampled_from([ME, OTHER]),
 )
 results = st.builds(lambda n, text: Message("tool", text, tool_call_id=n and f"call_{n}"), st.integers(0, 4), contents)
-others = st.builds(Message, st.sampled_from(["system", "user"]), contents)
-histories = st.lists(assistants | results | others, max_size=12)
+systems = st.builds(Message, st.just("system"), st.sampled_from(["", "S"]))
+users = st.builds(Message, st.just("user"), contents)
+histories = st.lists(assistants | results | systems | users, max_size=12)
 
 
 class TestAnyHistory:
@@ -649,6 +658,8 @@ class TestAnyHistory:
         """B05, B07, B08, B10, B11, B13, B19, B22: whatever is broken."""
         asked = body(*history, tools=tools, capabilities=capabilities, choice=choice)
         judge(asked)
+        told = [block["text"] for m in asked["messages"] if m["role"] == "user" for block in m["content"] if "text" in block]
+        assert [text for text in told if text in ("a", "b \n")] == users_words(history)
         assert asked == body(*history, tools=tools, capabilities=capabilities, choice=choice)
         if "thinking" in asked:
             assert asked.get("tool_choice", {}).get("type") not in ("any", "tool")
