@@ -65,7 +65,7 @@ def settings(servers: Servers) -> Settings:
 
 @pytest.fixture(scope="session")
 async def migrated(settings: Settings) -> AsyncIterator[Database]:
-    configure_logging("error", "text")
+    configure_logging("warning", "json")
     assert settings.database_url is not None
     database = await connect(settings.database_url)
     await migrations.upgrade(database.engine)

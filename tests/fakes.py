@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.infra import ids
-from app.loop.events import Event
+from app.loop.events import Event, GuardHint
 from app.loop.loop import Task, run_loop
 from app.loop.messages import (
     AnsweredCall,
@@ -66,6 +66,7 @@ class FakeJournal:
         self.answers: list[AnsweredCall] = []
         self.failures: list[ModelFailure] = []
         self.said: list[str] = []
+        self.shown: list[Event] = []
         self.waiting: list[PendingCall] = []
 
     def stored(self, iteration: int) -> StoredIteration | None:
@@ -79,6 +80,8 @@ class FakeJournal:
 
     async def answer(self, iteration: int, answered: AnsweredCall) -> None:
         self.answers.append(answered)
+        if answered.hint_streak is not None:
+            self.shown.append(GuardHint(iteration, answered.call.id, answered.hint_streak))
 
     async def wait_for(self, iteration: int, pending: PendingCall) -> None:
         self.waiting.append(pending)
@@ -131,6 +134,7 @@ async def play(
     """Run the real loop over fakes."""
     provider, port, journal = FakeProvider(replies), FakeTools(answers or {}), FakeJournal(stored)
     events: list[Event] = []
+    journal.shown = events
     task = Task(
         model="scripted/test",
         messages=(Message("user", "Hello"),),

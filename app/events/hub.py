@@ -97,6 +97,8 @@ class Hub:
         self._pubsub: PubSub | None = None
         self._task: asyncio.Task[None] | None = None
         self._some = asyncio.Event()
+        self._commands = asyncio.Lock()
+        """One command at a time: two first ones at once would each open a connection, and one of them be forgotten."""
 
     def close_streams(self) -> None:
         """End all followers: their clients come back to another process with their last id."""
@@ -157,19 +159,21 @@ class Hub:
             self._task = asyncio.create_task(self._listen(), name="event-hub")
 
     async def _subscribe(self, channel: Channel) -> None:
-        if self._pubsub is not None and not channel.subscribed.is_set():
-            try:
-                await self._pubsub.subscribe(channel_name(channel.run_id))
-            except (RedisError, OSError):
-                log.warning("event_hub_unreachable")  # the listener subscribes anew when it has reconnected
-            self._some.set()
+        async with self._commands:
+            if self._pubsub is not None and not channel.subscribed.is_set():
+                try:
+                    await self._pubsub.subscribe(channel_name(channel.run_id))
+                except (RedisError, OSError):
+                    log.warning("event_hub_unreachable")  # the listener subscribes anew when it has reconnected
+                self._some.set()
 
     async def _unsubscribe(self, run_id: str) -> None:
-        if run_id not in self._channels and self._pubsub is not None:
-            try:
-                await self._pubsub.unsubscribe(channel_name(run_id))
-            except (RedisError, OSError):
-                log.warning("event_hub_unreachable")
+        async with self._commands:
+            if run_id not in self._channels and self._pubsub is not None:
+                try:
+                    await self._pubsub.unsubscribe(channel_name(run_id))
+                except (RedisError, OSError):
+                    log.warning("event_hub_unreachable")
 
     async def _listen(self) -> None:
         failures = 0
@@ -203,11 +207,12 @@ class Hub:
 
     async def _reconnect(self) -> None:
         """A new connection; every channel is subscribed anew, and its followers read what they missed."""
-        if self._pubsub is not None:
-            await self._pubsub.aclose()  # type: ignore[no-untyped-call]
-        self._pubsub = self._redis.pubsub()
-        for channel in self._channels.values():
-            channel.subscribed.clear()
+        async with self._commands:
+            if self._pubsub is not None:
+                await self._pubsub.aclose()  # type: ignore[no-untyped-call]
+            self._pubsub = self._redis.pubsub()
+            for channel in self._channels.values():
+                channel.subscribed.clear()
 
     async def _resubscribe(self) -> None:
         names = [channel_name(channel.run_id) for channel in self._channels.values() if not channel.is_local]
@@ -215,7 +220,8 @@ class Hub:
             self._some.clear()
             await self._some.wait()
             return
-        await self._pubsub.subscribe(*names)
+        async with self._commands:
+            await self._pubsub.subscribe(*names)
 
 
 def _set(future: "asyncio.Future[bool]", value: bool) -> None:

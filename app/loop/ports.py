@@ -93,7 +93,7 @@ class Journal(Protocol):
         ...
 
     async def answer(self, iteration: int, answered: AnsweredCall) -> None:
-        """Store one result at the position of its call, then show `tool.invoked`."""
+        """Store one result at the position of its call, then show `tool.invoked`, and `guard.hint` where one is due."""
         ...
 
     async def wait_for(self, iteration: int, pending: PendingCall) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
-from app.loop.events import GuardHint, ToolInvoking
+from app.loop.events import ToolInvoking
 from app.loop.guards import EmptyStreak
 from app.loop.messages import AnsweredCall, FinishReason, Rejected, Reply, RunFinish, ToolCall, ToolResult
 from app.loop.ports import Emit, Journal, OfferedTool, StoredIteration, Tools
@@ -128,8 +128,6 @@ class Turn:
         answered = AnsweredCall(call, result, content, truncated, streak)
         await self.ports.journal.answer(self.iteration, answered)
         self.done[call.id] = answered
-        if streak is not None:
-            self.ports.emit(GuardHint(self.iteration, call.id, streak))
 
 
 _SKIPPED = {

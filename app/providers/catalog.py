@@ -10,7 +10,8 @@ from app.infra.errors import Invalid
 from app.infra.settings import Settings
 from app.loop.messages import Reply
 from app.loop.ports import Emit, ModelRequest, Provider
-from app.providers import openai_request, scripted
+from app.providers import anthropic_request, openai_request, scripted
+from app.providers.anthropic import AnthropicClient
 from app.providers.client import ModelClient, ModelSettings, ProviderError, ProviderErrorKind, Show
 from app.providers.openai import OpenAIClient
 from app.providers.retry import Candidate, RetryingProvider, RetryPolicy
@@ -18,7 +19,7 @@ from app.providers.scripted import ScriptedClient
 from app.providers.transport import Clocks
 
 _SCRIPTED = "scripted"
-BUILT_IN = ("openai", _SCRIPTED)
+BUILT_IN = ("openai", "anthropic", _SCRIPTED)
 """Providers that are there from the start; each of these names is also the kind of API that it speaks."""
 
 
@@ -26,13 +27,14 @@ BUILT_IN = ("openai", _SCRIPTED)
 class _Api:
     """What is known of a kind of API before it is asked."""
 
-    client: type[OpenAIClient]
+    client: type[OpenAIClient] | type[AnthropicClient]
     reserved: frozenset[str]
     capabilities: frozenset[str]
 
 
 _APIS = {
     "openai": _Api(OpenAIClient, openai_request.RESERVED_OPTIONS, frozenset(openai_request.CAPABILITIES)),
+    "anthropic": _Api(AnthropicClient, anthropic_request.RESERVED_OPTIONS, frozenset(anthropic_request.CAPABILITIES)),
 }
 
 
@@ -56,7 +58,10 @@ class Catalog:
         self._clocks = Clocks(
             first_content_seconds=settings.model_first_token_seconds, idle_seconds=settings.model_idle_seconds
         )
-        accounts = (Account("openai", "openai", settings.openai_base_url, settings.openai_api_key),)
+        accounts = (
+            Account("openai", "openai", settings.openai_base_url, settings.openai_api_key),
+            Account("anthropic", "anthropic", settings.anthropic_base_url, settings.anthropic_api_key),
+        )
         self._clients: dict[str, ModelClient] = {account.name: self._client(http, account) for account in accounts}
         self._policy = RetryPolicy(
             attempts=settings.model_attempts,

@@ -16,7 +16,7 @@ from app.events.writer import RunLog
 from app.infra import clock, ids
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
-from app.loop.events import MessageCompleted, MessageDelta, RunEnded, RunWaiting, ToolInvoked
+from app.loop.events import Event, GuardHint, MessageCompleted, MessageDelta, RunEnded, RunWaiting, ToolInvoked
 from app.loop.messages import (
     AnsweredCall,
     ModelFailure,
@@ -123,8 +123,7 @@ class RunJournal:
 
     @to_its_end
     async def answer(self, iteration: int, answered: AnsweredCall) -> None:
-        event = _invoked(iteration, answered)
-        seq = self._log.reserve(event)
+        reserved = [(self._log.reserve(event), event) for event in _answer_events(iteration, answered)]
         stored = await self._pool.fetchval(
             statements.ANSWER,
             self._run["id"], self._claim, [answer_row(answered)], _result_ids([answered.call.id]), clock.now(),
@@ -134,7 +133,8 @@ class RunJournal:
             raise LeaseLost
         self._open.pop(answered.call.id, None)
         self._pending.pop(answered.call.id, None)
-        self._log.release(seq, event)
+        for seq, event in reserved:
+            self._log.release(seq, event)
 
     @to_its_end
     async def wait_for(self, iteration: int, pending: PendingCall) -> None:
@@ -229,6 +229,13 @@ def message_id_of(run_id: str, iteration: int) -> str:
 
 def call_id_of(run_id: str, iteration: int, index: int) -> str:
     return ids.derived(ids.CALL, run_id, iteration, index)
+
+
+def _answer_events(iteration: int, answered: AnsweredCall) -> list[Event]:
+    events: list[Event] = [_invoked(iteration, answered)]
+    if answered.hint_streak is not None:
+        events.append(GuardHint(iteration, answered.call.id, answered.hint_streak))
+    return events
 
 
 def _invoked(iteration: int, answered: AnsweredCall) -> ToolInvoked:

@@ -69,7 +69,8 @@ class Resolver:
         own = {name: getattr(session, name) for name in ("model", "tools") if getattr(session, name) is not None}
         sources = [named, own, session.config or {}]
         options = self._options(sources, known)
-        options["context"] = {**(session.context or {}), **(named.get("context") or {})}
+        configured = (session.config or {}).get("context") or {}
+        options["context"] = {**configured, **(session.context or {}), **(named.get("context") or {})}
         row = self._row(session.workspace_id, options, session_id=session.id, agent_id=agent_id or session.agent_id)
         row |= {f"{name}_{part}": getattr(session, f"{name}_{part}") for name in _AXES for part in ("type", "id")}
         row["request"] |= {"input": named["input"], "messages": None, "system_prompt": session.system_prompt}

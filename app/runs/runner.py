@@ -128,7 +128,7 @@ class Runner:
             run_log.emit(RunQueued(queued_json(run)))
             run_log.emit(RunStarted(started_json(run)))
             return run_log, RunJournal(self._pool, run_log, run, owned.claim, pending_seconds=self._pending_seconds)
-        if in_session:  # the input of a run that was queued becomes part of the history now
+        if in_session and goes_on:  # the input of a run that was queued becomes part of the history now
             message = input_message(run["id"], run["request"]["input"])
             await self._pool.execute(statements.ASK, run["session_id"], run["id"], message)
         stored = await stored_iterations(self._pool, run["id"])

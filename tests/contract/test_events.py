@@ -2,13 +2,14 @@
 on any replica, at any time, and still sees every byte once."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis
 
 from app.infra.settings import Settings
 from app.runs import service
@@ -44,7 +45,8 @@ RICH: list[Any] = [
 
 
 def slowly(script: list[Any], milliseconds: int = 8) -> list[Any]:
-    return [{**turn, "delay_ms": milliseconds} for turn in script]
+    turns = [{"text": turn} if isinstance(turn, str) else turn for turn in script]
+    return [{**turn, "delay_ms": milliseconds} for turn in turns]
 
 
 async def rich(api: Api, test_tools: TestTools) -> Played:
@@ -65,6 +67,19 @@ async def ended(api: Api, run_id: str) -> dict[str, Any]:
     await api.events(run_id)
     run: dict[str, Any] = await api.get(f"/v1/runs/{run_id}")
     return run
+
+
+async def reached(api: Api, run_id: str, kind: str) -> AsyncIterator[Event]:
+    """A stream of the run's events, read up to the first of this type."""
+    stream = api.follow(f"/v1/runs/{run_id}/events")
+    async for event in stream:
+        if event.type == kind:
+            return stream
+    raise AssertionError(f"the stream ended before {kind}")
+
+
+async def rest_of(stream: AsyncIterator[Event]) -> list[str]:
+    return [event.type async for event in stream]
 
 
 async def lose_log(settings: Settings, run_id: str) -> None:
@@ -285,6 +300,33 @@ class TestResuming:
                     break
             held.gate.set()
             assert [event.type async for event in events][-1] == "run.completed"
+
+    async def test_a_fresh_replica_whose_first_clients_come_all_at_once_follows_live(
+        self, api: Api, test_tools: TestTools, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where one connection to Redis takes longer to open than the next."""
+        turns, get_connection = itertools.count(), ConnectionPool.get_connection
+
+        async def now_and_then_late(pool: ConnectionPool, *arguments: Any, **more: Any) -> Any:
+            connection = await get_connection(pool, *arguments, **more)
+            await asyncio.sleep(0.3 * (next(turns) % 2))
+            return connection
+
+        async with serving(settings) as url, httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
+            there = Api(http, api.key)
+            await asyncio.gather(*(there.get("/v1/runs") for _ in range(20)))  # so that nobody waits for a connection
+            first = await api.run(await api.new_session(), *slowly(["Hi."], 100), background=True, status=202)
+            with monkeypatch.context() as patched:
+                patched.setattr(ConnectionPool, "get_connection", now_and_then_late)
+                await asyncio.gather(*(there.events(first["id"]) for _ in range(10)))
+            held = Held(body={"items": [1]})
+            search = await test_tools.host(api, "search", held)
+            second = await api.run(await api.new_session(), call("search"), "Done.", background=True, status=202)
+            await search.received()
+            async with asyncio.timeout(service.PING_SECONDS / 2):
+                stream = await reached(there, second["id"], "tool.invoking")
+                held.gate.set()
+                assert (await rest_of(stream))[-1] == "run.completed"
 
     @pytest.mark.parametrize("how", ["post", "get"])
     async def test_a_client_that_hangs_up_changes_nothing(self, api: Api, test_tools: TestTools, how: str) -> None:
