@@ -1,5 +1,5 @@
 # Few verbs. Everything runs in .venv, which `make install` builds from pinned and hashed requirements.
-.PHONY: install demo up check test bench soak openapi migrate lock clean
+.PHONY: install demo up check test bench openapi migrate lock clean
 SHELL := /bin/sh
 BIN := .venv/bin
 

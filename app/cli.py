@@ -50,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             case "up":
                 return up(settings)
             case "serve":
+                check_port(settings)
                 return serve(_prepared(settings, migrate=False))
             case "worker":
                 return worker.run(settings)
@@ -66,6 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def up(settings: Settings) -> int:
     """The API in this process, the worker in a child, the servers as children of this one."""
+    check_port(settings)
     with EmbeddedServers(settings) as servers:
         settings = with_servers(settings, servers)
         settings = _prepared(settings, migrate=True)
@@ -75,6 +77,18 @@ def up(settings: Settings) -> int:
         finally:
             child.send_signal(signal.SIGTERM)
             child.wait()
+
+
+def check_port(settings: Settings) -> None:
+    """Before anything is started or a key is shown once: raises SettingsError when the port is taken."""
+    try:
+        socket.create_server((settings.host, settings.port), family=_family(settings.host)).close()
+    except OSError as error:
+        raise SettingsError(f"PORT: {settings.host}:{settings.port} cannot be listened on ({error.strerror})") from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def start_worker(settings: Settings) -> subprocess.Popen[bytes]:

@@ -63,10 +63,10 @@ def nodes_of(*kinds: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:
     return ((file, node) for file, node in all_nodes() if isinstance(node, kinds))
 
 
-def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for file, node in nodes_of(ast.FunctionDef, ast.AsyncFunctionDef):
-        assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        yield file, node
+@cache
+def functions() -> tuple[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef], ...]:
+    found = ((file, node) for file, node in all_nodes() if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return tuple(found)
 
 
 def place(file: Path, node: ast.AST) -> str:

@@ -1,6 +1,6 @@
 """All settings, read once from the environment by whoever starts the process, then handed down as values.
 
-A wrong one stops the start and names itself (`SettingsError`). Names are in the README; `RONDO_` stands before all but the
+A wrong one stops the start and names itself (`SettingsError`). `RONDO_` stands before all but the
 few that other tools share.
 """
 

@@ -23,6 +23,10 @@ BUILT_IN = ("openai", "anthropic", _SCRIPTED)
 """Providers that are there from the start; each of these names is also the kind of API that it speaks."""
 
 
+_NEEDS_KEY = frozenset(Settings.model_fields[name].default for name in ("openai_base_url", "anthropic_base_url"))
+"""The providers' own servers; one of somebody else's may well do without a key."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Api:
     """What is known of a kind of API before it is asked."""
@@ -62,7 +66,12 @@ class Catalog:
             Account("openai", "openai", settings.openai_base_url, settings.openai_api_key),
             Account("anthropic", "anthropic", settings.anthropic_base_url, settings.anthropic_api_key),
         )
-        self._clients: dict[str, ModelClient] = {account.name: self._client(http, account) for account in accounts}
+        self._clients: dict[str, ModelClient] = {
+            account.name: _Refusing(ProviderErrorKind.AUTH, f"{account.name.upper()}_API_KEY is not set.")
+            if account.api_key is None and account.base_url in _NEEDS_KEY
+            else self._client(http, account)
+            for account in accounts
+        }
         self._policy = RetryPolicy(
             attempts=settings.model_attempts,
             base_seconds=settings.model_retry_seconds,
@@ -121,17 +130,19 @@ class Catalog:
     def _client_of(self, name: str, account: Account | None) -> ModelClient:
         if name in self._clients:
             return self._clients[name]
-        return _Gone(name) if account is None else self._client(self._guarded, account)
+        if account is None:  # deleted after the run was accepted
+            return _Refusing(ProviderErrorKind.REJECTED, f"The provider '{name}' is no longer there.")
+        return self._client(self._guarded, account)
 
 
-class _Gone:
-    """Stands for a provider that was deleted after a run was accepted."""
+class _Refusing:
+    """Stands for a provider that cannot be asked."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, kind: ProviderErrorKind, message: str) -> None:
+        self._kind, self._message = kind, message
 
     async def reply(self, request: ModelRequest, settings: ModelSettings, show: Show) -> Reply:
-        raise ProviderError(ProviderErrorKind.REJECTED, f"The provider '{self._name}' is no longer there.")
+        raise ProviderError(self._kind, self._message)
 
 
 def reserved_option(kind: str, options: Mapping[str, Any]) -> str | None:

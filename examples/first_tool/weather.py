@@ -59,4 +59,5 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
+    print("listening on http://127.0.0.1:9000/weather")
     ThreadingHTTPServer(("127.0.0.1", 9000), Handler).serve_forever()

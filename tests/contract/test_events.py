@@ -360,6 +360,27 @@ class TestResuming:
         assert (await ended(api, run["id"]))["output"] == "Found."
         assert len(await api.messages(session_id)) == 4
 
+    async def test_clients_that_hang_up_leave_nothing_behind(self, api: Api, test_tools: TestTools) -> None:
+        async def open_streams() -> float:
+            lines = (await api.http.get("/metrics")).text.splitlines()
+            return next(float(line.split()[1]) for line in lines if line.startswith("rondo_open_streams "))
+
+        async def look_in() -> None:
+            async with api.http.stream("GET", f"/v1/runs/{run['id']}/events", headers=api.headers()) as response:
+                await anext(read_events(response))
+
+        held = Held(body={"items": [1]})
+        search = await test_tools.host(api, "search", held)
+        run = await api.run(await api.new_session(), call("search"), "Found.", background=True, status=202)
+        await search.received()
+        before = await open_streams()
+        await asyncio.gather(*(look_in() for _ in range(50)))
+        async with asyncio.timeout(5):
+            while await open_streams() > before:
+                await asyncio.sleep(0.01)
+        held.gate.set()
+        assert (await ended(api, run["id"]))["output"] == "Found."
+
     async def test_what_comes_late_after_the_end_is_only_the_terminal_event(self, api: Api) -> None:
         played = await api.play("Hi.")
         last = len(played.events)
