@@ -60,10 +60,12 @@ SELECT m.id, $1, $2, place.position, 'user', m.content, m.parts, now()
   FROM place, jsonb_to_record($3::jsonb) AS m(id text, content text, parts jsonb)
 """
 
-# what nobody works on: a running one without a lease, a waiting one whose time is up, a queued one whose turn it is
+# what nobody works on: a running one without a lease, a waiting one whose time is up or whose end was asked for, a
+# queued one whose turn it is
 _FREE = """(
   (status = 'running' AND (lease_expires_at IS NULL OR lease_expires_at < now()))
-  OR (status = 'waiting' AND wake_at < now())
+  OR (status = 'waiting' AND (wake_at < now() OR cancel_requested_at IS NOT NULL)
+      AND (claim IS NULL OR lease_expires_at < now()))
   OR (status = 'queued' AND (session_id IS NULL OR NOT EXISTS (
     SELECT 1 FROM runs AS other WHERE other.session_id = runs.session_id AND other.id <> runs.id
        AND (other.status IN ('running', 'waiting') OR (other.status = 'queued' AND other.id < runs.id))))))"""

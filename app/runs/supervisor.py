@@ -144,15 +144,18 @@ class Supervisor:
     async def finalise(self, run_id: str) -> bool:
         """End a run that no living process owns; False when somebody does, or it has ended."""
         row = await lease.claim_to_cancel(self._pool, run_id)
-        if row is None:
-            return False
-        await self._end(row)
-        return True
+        return row is not None and await self._end(row)
 
-    async def _end(self, row: asyncpg.Record) -> None:
-        ended = await self._runner.end(row)
+    async def _end(self, row: asyncpg.Record) -> bool:
+        """End a claimed run; False when it was taken from us meanwhile."""
+        try:
+            ended = await self._runner.end(row)
+        except LeaseLost:
+            log.info("run_taken_over", run_id=row["id"])
+            return False
         if ended["next_run_id"] is not None:
             await self.take(ended["next_run_id"])
+        return True
 
     async def finalise_if_asked(self, row: asyncpg.Record) -> None:
         """End a run whose end was asked for and whose owner has died meanwhile."""

@@ -159,7 +159,8 @@ async def _lock(connection: Connection, run_id: str) -> asyncpg.Record:
 
 
 def _pending(run: Mapping[str, Any]) -> list[JsonObject]:
-    return run["pending"] or [] if run["status"] == RunStatus.WAITING else []
+    """What it waits for; nothing once somebody has claimed it in order to end it."""
+    return run["pending"] or [] if run["status"] == RunStatus.WAITING and run["claim"] is None else []
 
 
 async def _was_given(connection: Connection, run_id: str, call_id: str, resolution: JsonObject) -> bool:
