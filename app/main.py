@@ -12,13 +12,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import health, openapi
 from app.auth import endpoints as auth
 from app.custom_providers import endpoints as custom_providers
 from app.infra import ids
-from app.infra.errors import RondoError
+from app.infra.errors import RondoError, Unavailable
+from app.infra.reach import is_out_of_reach
 from app.infra.settings import Settings
 from app.infra.telemetry import log
 from app.process import Process, open_process
@@ -93,6 +95,7 @@ def checked_routes(routers: Iterable[APIRouter]) -> list[APIRoute]:
     return checked
 
 
+_AWAY = Unavailable("The service cannot reach its database or its event log just now.", retry_after_seconds=2)
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: told at level debug only."""
 
@@ -121,12 +124,15 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, send_with_id)
-        except Exception:
-            log.exception("request_failed", method=scope["method"], path=scope["path"])
+        except ClientDisconnect:
+            log.info("client_gone", method=scope["method"], path=scope["path"])
+        except Exception as error:
+            away = is_out_of_reach(error)
+            log.error("request_failed", method=scope["method"], path=scope["path"], exc_info=None if away else error)
             if status:
                 raise
-            response = problem(RondoError(f"Something went wrong here. The request was {request_id}."))
-            await response(scope, receive, send_with_id)
+            failure = _AWAY if away else RondoError(f"Something went wrong here. The request was {request_id}.")
+            await problem(failure)(scope, receive, send_with_id)
         finally:
             milliseconds = round((time.monotonic() - started) * 1000, 1)
             tell = log.debug if scope["path"] in _QUIET else log.info

@@ -45,9 +45,14 @@ class Process:
     resolver: Resolver
     authenticate: Authenticate
 
-    async def drain(self) -> None:
-        """Stop gracefully: streams are told to come back elsewhere, runs end or are let go."""
+    def leave(self) -> None:
+        """End the streams and the waiting: their clients come back to another process."""
         self.event_log.hub.close_streams()
+        self.supervisor.leave()
+
+    async def drain(self) -> None:
+        """Stop gracefully: nobody waits here any more, runs end or are let go."""
+        self.leave()
         await self.supervisor.drain(self.settings.drain_seconds)
 
 

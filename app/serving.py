@@ -50,5 +50,5 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         process = getattr(self._application.state, "process", None)
         if process is not None:
-            process.event_log.hub.close_streams()
+            process.leave()
         await super().shutdown(sockets=sockets)

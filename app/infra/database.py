@@ -50,23 +50,6 @@ async def connect(database_url: str, *, pool_size: int = 10) -> Database:
     return Database(engine, pool)
 
 
-def is_out_of_reach(error: BaseException) -> bool:
-    """Whether a database error tells of the database (gone, restarting, out of places), not of what it was asked."""
-    if isinstance(error, ValueError):  # asyncpg's DataError: an argument that fits no column
-        return False
-    return isinstance(error, _OUT_OF_REACH)
-
-
-_OUT_OF_REACH = (
-    OSError,
-    asyncpg.InterfaceError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.TransactionRollbackError,
-)
-
-
 def plain_url(database_url: str) -> str:
     """`postgresql+asyncpg://…` and `postgres://…` as asyncpg wants them."""
     scheme, rest = database_url.split("://", 1)

@@ -29,7 +29,7 @@ def configure_logging(level: str, style: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if readable:
-        shared.append(structlog.dev.ConsoleRenderer())
+        shared.append(structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback))
     else:
         shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.events.sse import event_stream
 from app.infra.errors import Forbidden, Invalid, NotFound
+from app.loop.messages import RunStatus
 from app.providers.scripted import script_of
 from app.runs import repository, waiting
 from app.runs.preview import preview
@@ -121,7 +122,7 @@ async def list_runs(
     hot: HotDb,
     session_id: Annotated[str | None, Query()] = None,
     agent_id: Annotated[str | None, Query()] = None,
-    status: Annotated[str | None, Query()] = None,
+    status: Annotated[RunStatus | None, Query()] = None,
     tenant: Annotated[str | None, Query()] = None,
 ) -> Response:
     if caller.session_id is not None:

@@ -10,8 +10,9 @@ import structlog
 
 from app.events.log import EventLog
 from app.events.writer import RunLog
-from app.infra.database import Pool, is_out_of_reach
+from app.infra.database import Pool
 from app.infra.errors import LeaseLost
+from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import RUNS, log
 from app.loop.events import MessageDiscarded, RunQueued, RunResumed, RunStarted
 from app.loop.loop import Task, failed, run_loop

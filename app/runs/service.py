@@ -1,8 +1,10 @@
 """Starting, cancelling, waiting for and following runs: what the endpoints, and later the triggers, ask for."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import asyncpg
 
@@ -22,7 +24,7 @@ from app.runs.runner import Owned, Runner
 from app.runs.supervisor import Supervisor
 
 _CANCEL_SECONDS = 30.0
-_STARTS = 5
+_STARTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class RunService:
         self.pool = pool
         self._runner, self._supervisor, self._log = runner, supervisor, event_log
         self._lease_seconds = lease_seconds
+        self._interrupting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # ---- starting
 
@@ -122,8 +125,11 @@ class RunService:
         if resolved.on_conflict == "reject" and active:
             extra = {"run_id": active[0]["id"], "pending": active[0]["pending"] or []}
             raise Conflict("The session has an active run.", code="run_in_progress", extra=extra)
-        for row in reversed(active):
-            await self.cancel(row)
+        session_id = resolved.row["session_id"]
+        # one at a time, so that several who interrupt do not keep each other from ever starting
+        async with self._interrupting.setdefault(session_id, asyncio.Lock()):
+            for row in reversed(await repository.active_runs(self.pool, session_id)):
+                await self.cancel(row)
 
     # ---- ending and waiting
 

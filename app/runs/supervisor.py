@@ -11,8 +11,9 @@ from enum import StrEnum
 
 import asyncpg
 
-from app.infra.database import Pool, is_out_of_reach
+from app.infra.database import Pool
 from app.infra.errors import LeaseLost
+from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import ACTIVE_RUNS, log
 from app.loop.messages import RunStatus
 from app.runs import lease, waiting
@@ -57,6 +58,7 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._follow_ups: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._leaving = asyncio.Event()
 
     @property
     def has_room(self) -> bool:
@@ -110,11 +112,13 @@ class Supervisor:
         task.add_done_callback(self._follow_ups.discard)
 
     async def wait(self, run_id: str, seconds: float | None = None) -> bool:
-        """Wait until this process has ended a run; False when it has no such run. Who waits may go away at any time."""
+        """Wait until this process has ended a run, or leaves; False when it has no such run. Who waits may go away."""
         running = self._running.get(run_id)
         if running is None:
             return False
-        await asyncio.wait((running.task,), timeout=seconds)
+        leaving = asyncio.create_task(self._leaving.wait())
+        await asyncio.wait((running.task, leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
         return True
 
     async def take(self, run_id: str) -> bool:
@@ -166,9 +170,14 @@ class Supervisor:
         """The run is erased: stop working on it, without a word."""
         self.cancel(run_id, Stop.LOST)
 
+    def leave(self) -> None:
+        """Take nothing more, and let go of those who wait here."""
+        self._draining = True
+        self._leaving.set()
+
     async def drain(self, seconds: float) -> None:
         """Take nothing more; give the runs some time to end, then let go of the rest for others to carry on."""
-        self._draining = True
+        self.leave()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -90,7 +90,7 @@ async def delete(pool: Pool, workspace_id: str, session_id: str) -> list[str]:
 
 async def list_messages(pool: Pool, session_id: str, page: Page) -> list[Any]:
     """Oldest first."""
-    after = int(page.cursor) if page.cursor and page.cursor.isdigit() else 0
+    after = min(int(page.cursor), 2**31 - 1) if page.cursor and page.cursor.isdigit() else 0
     return list(
         await pool.fetch(
             "SELECT * FROM messages WHERE session_id = $1 AND position > $2 ORDER BY position LIMIT $3",
