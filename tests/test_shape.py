@@ -21,6 +21,7 @@ TABLES = (
     "*/models",
     "*/repository",
     "infra/database",
+    "infra/reach",
     "web",
     "idempotency",
     "tables",
