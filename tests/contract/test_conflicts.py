@@ -374,3 +374,13 @@ class TestCapacity:
             assert answers[0].json()["id"] == answers[1].json()["id"]
             assert [response.json()["status"] for response in answers] == ["running", "running"]
             await cancel(there, answers[0].json())
+
+
+class TestManyInterrupts:
+    async def test_everyone_who_interrupts_at_once_is_accepted_and_one_is_left(self, api: Api) -> None:
+        session_id = await api.new_session()
+        started = await asyncio.gather(*(begin(api, session_id, SLOW, on_conflict="interrupt") for _ in range(12)))
+        runs = [await api.get(f"/v1/runs/{run['id']}") for run in started]
+        left = [run for run in runs if run["status"] != "cancelled"]
+        assert len(left) == 1
+        await cancel(api, left[0])

@@ -507,12 +507,24 @@ class TestInternalErrors:
         logged = Mock()
         monkeypatch.setattr(main, "log", logged)
         response = await admin.call("GET", "/v1/workspaces")
-        assert logged.exception.call_count == 1
+        assert logged.error.call_args.kwargs["exc_info"] is not None
         document = problem(response, 500, "internal")
         assert set(document) == {"type", "title", "status", "detail", "code"}
         assert response.headers["x-request-id"] in document["detail"]
         for word in ("SELECT", "vault", "db.internal", "RuntimeError", "Traceback", ".py"):
             assert word not in response.text
+
+    async def test_a_database_out_of_reach_is_503_with_a_time_to_come_back(
+        self, admin: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def away(*_: Any) -> None:
+            raise ConnectionRefusedError("db.internal:5432")
+
+        monkeypatch.setattr(keys, "list_workspaces", away)
+        response = await admin.call("GET", "/v1/workspaces")
+        problem(response, 503, "capacity")
+        assert int(response.headers["retry-after"]) >= 1
+        assert "db.internal" not in response.text
 
     async def test_a_refusal_does_not_repeat_what_may_be_a_secret(self, api: Api) -> None:
         body = {"description": "x", "parameters": schema(), "url": "http://127.0.0.1:9/x", "headers": {"X-Key": 5}}
