@@ -67,8 +67,9 @@ class ReplyStream:
                 self._chunk(chunk, event)
         return False
 
-    def whole(self, answer: Any) -> None:
+    def whole(self, body: bytes) -> None:
         """Fold in an answer that came in one piece although a stream was asked for."""
+        answer = chunk_of(body)
         if not isinstance(answer, dict) or not (answer.get("choices") or answer.get("error")):
             raise ProviderError(ProviderErrorKind.UNAVAILABLE, "The provider's answer is no chat completion.")
         self._chunk(answer, "")
