@@ -101,10 +101,6 @@ def is_terminal(event: Event) -> bool:
     return event.type in TERMINAL_TYPES
 
 
-def is_delta(event: Event) -> bool:
-    return isinstance(event, MessageDelta | ReasoningDelta)
-
-
 def kept(seq: int, at: str, event: Event, delta_seq: int | None, *, in_session: bool) -> KeptEvent | None:
     """What is stored of an event; None for deltas, and for the first two, which the run's row tells.
 
