@@ -15,8 +15,9 @@ demo: install
 up: install
 	@$(BIN)/rondo up
 
+# Each of the test processes has servers of its own; more than four would only wait for the disk.
 test: install
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 check: install
 	@$(BIN)/ruff format --check .
