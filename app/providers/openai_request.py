@@ -30,6 +30,8 @@ CAPABILITIES: Mapping[str, Mapping[str, Any]] = {
 }
 """What a provider can add itself, and the request keys that ask for it; an option of the same name wins."""
 
+_SHOWN_BELOW = "(The result is the picture below.)"
+_FROM_RESULTS = "(Pictures from the results above.)"
 _OWN_MESSAGE_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 
 
@@ -88,7 +90,16 @@ class _Conversation:
     def wire(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         # A model that once wrote reasoning_content wants it on each of its turns with calls, be it empty.
         self.always_reasoning |= any(self._is_own(m) and "reasoning_content" in m.native for m in messages)
-        turned = (self._message(message) for message in paired(messages))
+        turned: list[dict[str, Any] | None] = []
+        pictures: list[str | Image] = []
+        for message in paired(messages):
+            if message.role != "tool" and pictures:
+                turned.append(_shown(pictures))
+                pictures = []
+            turned.append(self._message(message))
+            if message.role == "tool" and not isinstance(message.content, str):
+                pictures += [part for part in message.content if isinstance(part, Image)]
+        turned.append(_shown(pictures) if pictures else None)
         return _joined([message for message in turned if message is not None])
 
     def _is_own(self, message: Message) -> bool:
@@ -133,8 +144,13 @@ class _Conversation:
         return {
             "role": "tool",
             "tool_call_id": self.wire_ids[message.tool_call_id or ""],
-            "content": _content(message.content),
+            "content": message.content if isinstance(message.content, str) else message.text or _SHOWN_BELOW,
         }
+
+
+def _shown(pictures: Sequence[str | Image]) -> dict[str, Any]:
+    """Pictures that results held: only a user may show one, and nothing may stand between the results."""
+    return {"role": "user", "content": [_part(_FROM_RESULTS), *map(_part, pictures)]}
 
 
 def _joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -70,12 +70,19 @@ class GivenCall(Shape):
 
 
 class GivenMessage(Shape):
-    """A message of a conversation that the caller keeps itself."""
+    """A message of a conversation that the caller keeps itself. Images stand in what a user says or a tool returns."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: Input
     tool_calls: Annotated[list[GivenCall], Field(max_length=100)] = Field(default_factory=list)
     tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _images_where_they_may_stand(self) -> "GivenMessage":
+        parts = () if isinstance(self.content, str) else self.content
+        if self.role in ("system", "assistant") and any(part.type == "image" for part in parts):
+            raise ValueError(f"a message of the {self.role} takes no image")
+        return self
 
 
 class RunCreate(RunOptions):

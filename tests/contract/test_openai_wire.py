@@ -10,10 +10,10 @@ import pytest
 from app.infra.settings import Settings
 from tests.api import Api, TestTools, schema
 from tests.conftest import serving
-from tests.providers.model_server import DONE, Answer, ModelServer, ReceivedRequest, chunk, json_answer, sse
+from tests.providers.model_server import DONE, Answer, ModelServer, ReceivedRequest, chat_usage, chunk, json_answer, sse
 from tests.tools_app import Reply
 
-USAGE = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}}
+USAGE = chat_usage(12, 5)
 
 
 class Wire:

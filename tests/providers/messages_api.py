@@ -15,8 +15,11 @@ from tests.providers.model_server import Answer, ModelServer
 
 START = {
     "type": "message_start",
-    "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {"input_tokens": 25, "output_tokens": 1}},
-}
+    "message": {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-5", "content": [],
+        "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 25, "output_tokens": 1},
+    },
+}  # fmt: skip
 STOP = {"type": "message_stop"}
 PING = {"type": "ping"}
 

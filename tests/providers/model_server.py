@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 DONE = "[DONE]"
+CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "gpt-test"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,13 @@ def chunk(content: str | None = None, finish: str | None = None, **delta: Any) -
     """A chat-completions chunk with one choice."""
     if content is not None:
         delta["content"] = content
-    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    return {**CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def chat_usage(prompt: int, completion: int, **details: Any) -> dict[str, Any]:
+    """The last chunk, which only counts tokens; `details` are further fields of the count."""
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion, **details}
+    return {**CHUNK, "choices": [], "usage": counts}
 
 
 class ModelServer:

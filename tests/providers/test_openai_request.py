@@ -1,36 +1,12 @@
 """What a chat-completions server is sent."""
 
-import json
 import re
-from typing import Any
 
 import pytest
 
 from app.loop.messages import Image, Message, ToolCall
-from app.loop.ports import CheckedArguments, ModelRequest, OfferedTool
-from app.providers.client import ModelSettings
-from app.providers.openai_request import request_body, wire_name
-
-ME, OTHER = "openai/gpt", "other/model"
-SEARCH = OfferedTool("search", "Finds.", {"type": "object", "properties": {}}, CheckedArguments)
-
-
-def body(*messages: Message, tools: Any = (), choice: str = "auto", base_url: str = "http://h/v1", **settings: Any) -> Any:
-    settings.setdefault("options", {})
-    made = request_body(ModelRequest(1, "m", messages, tools, choice), ModelSettings("gpt", **settings), "openai", base_url)
-    return json.loads(json.dumps(made))
-
-
-def made_call(provider_id: str | None = "p1", arguments: Any = None, name: str = "search", **native: Any) -> ToolCall:
-    return ToolCall("call_" + "0" * 32, name, arguments, "raw", provider_id, native)
-
-
-def turn(*calls: ToolCall, by: str | None = ME, text: str = "", **native: Any) -> Message:
-    return Message("assistant", text, calls, native=native, native_model=by)
-
-
-def result(call: ToolCall) -> Message:
-    return Message("tool", "found", tool_call_id=call.id)
+from app.providers.openai_request import wire_name
+from tests.providers.chat_request import OTHER, SEARCH, body, made_call, result, turn
 
 
 class TestMessages:
@@ -55,6 +31,22 @@ class TestMessages:
 
     def test_a_result_without_its_call_is_not_sent(self):
         assert body(Message("tool", "x", tool_call_id="call_9"))["messages"] == []
+
+
+class TestPicturesInResults:
+    def test_they_are_shown_by_the_user_behind_all_results(self):
+        """The API takes texts only in a result, and nothing between the results of a turn."""
+        first, second = (ToolCall(f"call_{n}", "search", {}, "{}", f"p{n}") for n in (1, 2))
+        seen, plain = (Image(url="http://x/y.png"), "seen"), (Image(data="QUJD", media_type="image/png"),)
+        asked = body(turn(first, second), result(first, seen), result(second, plain), Message("user", "well?"))["messages"]
+        assert [message["role"] for message in asked] == ["assistant", "tool", "tool", "user", "user"]
+        assert [message["content"] for message in asked[1:3]] == ["seen", "(The result is the picture below.)"]
+        assert [part["type"] for part in asked[3]["content"]] == ["text", "image_url", "image_url"]
+        assert asked[4]["content"] == "well?"
+
+    def test_behind_the_last_result_too(self):
+        call = made_call()
+        assert body(turn(call), result(call, (Image(url="http://x/y.png"),)))["messages"][-1]["role"] == "user"
 
 
 class TestCalls:
