@@ -113,6 +113,17 @@ class ModelServer:
         """Queue answers for the requests to come."""
         self._answers.extend(answers)
 
+    @property
+    def left(self) -> int:
+        """How many answers nobody has asked for yet."""
+        return len(self._answers)
+
+    def forget(self) -> None:
+        """Begin anew for another test: no answers, no requests."""
+        self._answers.clear()
+        self.requests.clear()
+        self.asked.clear()
+
     async def __aenter__(self) -> "ModelServer":
         self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
         self._port = self._server.sockets[0].getsockname()[1]
