@@ -113,14 +113,35 @@ def body(model: type[Model]) -> Any:
         try:
             return model.model_validate(value)
         except ValidationError as error:
-            raise Invalid(errors=[(_place(item["loc"]), item["msg"]) for item in error.errors()]) from None
+            raise Invalid(errors=[(place_in(value, item["loc"]), item["msg"]) for item in error.errors()]) from None
 
     read.body_model = model  # type: ignore[attr-defined]
     return Depends(read)
 
 
-def _place(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    return ("body", *loc)
+def place_in(body: Any, loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Where in the body an error is: pydantic's `loc` without the names of the alternatives that it tried there."""
+    for end in range(len(loc), 0, -1):
+        place = _walked(body, loc[:end])
+        if place is not None:
+            return ("body", *place)
+    return ("body",)
+
+
+def _walked(value: Any, steps: tuple[int | str, ...]) -> tuple[int | str, ...] | None:
+    """The steps that lead through the value, the last of them always; None where they do not."""
+    if not steps:
+        return ()
+    step, rest = steps[0], steps[1:]
+    if isinstance(value, dict) and (step in value or not rest):
+        inside = _walked(value.get(step), rest)
+    elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+        inside = _walked(value[step], rest)
+    else:
+        inside = None
+    if inside is not None:
+        return (step, *inside)
+    return _walked(value, rest) if rest else None
 
 
 async def _raw_body(request: Request) -> bytes:

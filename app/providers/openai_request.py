@@ -181,9 +181,11 @@ def _call(call: ToolCall, wire_id: str, native: Mapping[str, Any]) -> dict[str, 
 
 
 def _content(content: Content) -> str | list[dict[str, Any]]:
+    """A blank text beside a picture is left out: some servers refuse one."""
     if isinstance(content, str):
         return content
-    return [_part(part) for part in content]
+    said = [_part(part) for part in content if isinstance(part, Image) or part.strip()]
+    return said or "".join(part for part in content if isinstance(part, str))
 
 
 def _part(part: str | Image) -> dict[str, Any]:

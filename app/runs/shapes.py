@@ -1,10 +1,11 @@
 """What starts a run, and a run as the API and its events show it."""
 
+import base64
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.infra import clock
 from app.loop.messages import RunStatus
@@ -13,6 +14,14 @@ from app.scope import Reference, Scope, axis
 from app.shapes import JsonObject, Shape
 
 Text = Annotated[str, StringConstraints(max_length=2_000_000)]
+
+
+def _base64(data: str) -> str:
+    try:
+        base64.b64decode(data, validate=True)
+    except ValueError:
+        raise ValueError("data must be base64") from None
+    return data
 
 
 class TextPart(Shape):
@@ -25,7 +34,7 @@ class ImagePart(Shape):
 
     type: Literal["image"]
     url: Annotated[str, StringConstraints(pattern=r"^https?://\S+$", max_length=4000)] | None = None
-    data: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/=]+$")] | None = None
+    data: Annotated[str, StringConstraints(min_length=1), AfterValidator(_base64)] | None = None
     media_type: Annotated[str, StringConstraints(pattern=r"^image/[a-z0-9.+-]+$")] | None = None
 
     @model_validator(mode="after")
@@ -38,7 +47,11 @@ class ImagePart(Shape):
 
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
-Input = Text | Annotated[list[Part], Field(min_length=1, max_length=100)]
+_Parts = Annotated[list[Part], Field(min_length=1, max_length=100)]
+Input = Annotated[
+    Annotated[Text, Tag("text")] | Annotated[_Parts, Tag("parts")],
+    Discriminator(lambda given: "parts" if isinstance(given, list) else "text"),
+]
 
 
 def _is_blank(value: Any) -> bool:
