@@ -56,6 +56,9 @@ class FakeTools:
             answer = await answer
         return answer if isinstance(answer, ToolResult) else ToolResult(answer, ToolOutcome.OK, attempts=1)
 
+    async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        return result
+
 
 class FakeJournal:
     """Remembers what was stored, in order; what it is given as stored counts as written by an earlier owner."""

@@ -65,6 +65,10 @@ class Tools(Protocol):
         """Return what came back, with outcome `ok`, `error` or `failed`, or that it comes later; never raises."""
         ...
 
+    async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """Return what goes on in the place of a result that came from outside, for a call that was waiting."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StoredIteration:

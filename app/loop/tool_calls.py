@@ -46,11 +46,12 @@ def resolve_name(name: str, tools: Sequence[OfferedTool]) -> OfferedTool | None:
     for tool in tools:
         if tool.name == name:
             return tool
-    alike = [tool for tool in tools if _folded(tool.name) == _folded(name)]
+    alike = [tool for tool in tools if folded(tool.name) == folded(name)]
     return alike[0] if len(alike) == 1 else None
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """A tool's name without what models get wrong about it: case, `-`, `_` and camelCase."""
     return _SEPARATORS.sub("", name).casefold()
 
 
@@ -79,7 +80,7 @@ async def execute(
     tool = next((tool for tool in tools if tool.name == call.name), None)
     keys = (tool.result_keys if tool else None) or result_keys
     if isinstance(resolution, ToolResult):
-        return judged(call.name, resolution, keys)
+        return judged(call.name, await port.received(call, resolution), keys)
     if isinstance(resolution, Rejected):
         return denied(resolution)
     if tool is None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.loop.messages import Content, Image, Message, ToolCall
+from app.loop.tool_calls import folded
 from app.providers.conversation import mapped_id, paired, unused_id, wire_name
 
 Block = dict[str, Any]
@@ -92,19 +93,28 @@ class _Writer:
         return [*_parts(message.text), *(self._call(call, None) for call in message.tool_calls)]
 
     def _own_blocks(self, message: Message) -> list[Block]:
-        """The blocks as they came. A call that has gone from the message since goes from them, and a new one is added."""
+        """The blocks as they came, where the message still says the same: what a hook made of the reply wins.
+
+        A text that was changed stands in the place of the first one, a call that has gone goes, a new one is added.
+        """
+        native = _native_blocks(message)
+        said = [block["text"] for block in native if block["type"] == "text" and isinstance(block.get("text"), str)]
+        changed = None if "".join(said) == message.text else _parts(message.text)
         calls = list(message.tool_calls)
         blocks: list[Block] = []
-        for block in _native_blocks(message):
-            kind = block.get("type")
+        for block in native:
+            kind = block["type"]
+            if changed and kind in ("text", "tool_use"):
+                blocks += changed
+                changed = []
             if kind == "tool_use":
                 call = next((call for call in calls if call.provider_id == block.get("id")), None)
                 if call is not None:
                     calls.remove(call)
                     blocks.append(self._call(call, block))
-            elif kind != "text" or _is_said(block.get("text")):
+            elif kind != "text" or (changed is None and _is_said(block.get("text"))):
                 blocks.append(block)
-        return [*blocks, *(self._call(call, None) for call in calls)]
+        return [*blocks, *(changed or ()), *(self._call(call, None) for call in calls)]
 
     def _call(self, call: ToolCall, own: Block | None) -> Block:
         given = call.provider_id if own is not None else None
@@ -113,9 +123,10 @@ class _Writer:
         self._wire_ids[call.id] = wire_id
         if own is None:
             return {"type": "tool_use", "id": wire_id, "name": wire_name(call.name), "input": call.arguments or {}}
-        input_ = own.get("input")
-        name = wire_name(str(own.get("name", "")))
-        return {**own, "id": wire_id, "name": name, "input": input_ if isinstance(input_, dict) else {}}
+        name, input_ = str(own.get("name", "")), call.arguments or {}
+        named = name if folded(name) == folded(call.name) else call.name
+        same = own.get("input") == input_
+        return {**own, "id": wire_id, "name": wire_name(named), "input": own["input"] if same else input_}
 
     def _result(self, message: Message) -> Block:
         block: Block = {"type": "tool_result", "tool_use_id": self._wire_ids[message.tool_call_id or ""]}

@@ -2,8 +2,12 @@
 
 `before_model(messages, run)`, `after_model(reply, run)`, `before_tool(call, run)`, `after_tool(call, result, run)`, each
 plain or async, each optional. A hook returns what goes on in the place of what it was given, or None to leave it as it is;
-`before_tool` may return a `ToolResult`, and the tool is then not called. The values are those of `app.loop.messages`; `run`
-is the run as the API shows it. A hook that raises ends the run (`hook_failed`).
+`before_tool` may return a `ToolResult`, and the tool is then not called; `after_tool` also sees a result that came from
+outside for a call that waited. The values are those of `app.loop.messages`; `run` is the run as the API shows it. A hook
+that raises, or returns something of another kind, ends the run (`hook_failed`).
+
+What `after_model` makes of a reply is what is stored, shown and sent back to the model within the run. Deltas cannot be
+taken back, so where the text differs from what was shown, clients are told to discard it and get the changed text.
 """
 
 import importlib
@@ -16,15 +20,16 @@ from types import ModuleType
 from typing import Any
 
 from app.infra.settings import SettingsError
-from app.loop.messages import ModelFailure, PendingCall, Reply, ToolCall, ToolResult
-from app.loop.ports import ModelRequest, Provider, Tools
+from app.loop.events import MessageDelta, MessageDiscarded, ReasoningDelta
+from app.loop.messages import Message, ModelFailure, PendingCall, Reply, ToolCall, ToolResult
+from app.loop.ports import Emit, ModelRequest, Provider, Tools
 from app.shapes import JsonObject
 
 NAMES = ("before_model", "after_model", "before_tool", "after_tool")
 
 
 class HookFailed(Exception):
-    """A hook raised; the cause is chained."""
+    """A hook raised (the cause is chained), or returned what cannot go on in the place of what it was given."""
 
 
 class Hooks:
@@ -38,8 +43,8 @@ class Hooks:
     def has(self, *names: str) -> bool:
         return any(name in self._hooks for name in names)
 
-    async def call(self, name: str, given: Any, *arguments: Any) -> Any:
-        """What goes on in the place of `given`: the hook's answer, or `given` itself."""
+    async def call(self, name: str, kinds: type | tuple[type, ...], given: Any, *arguments: Any) -> Any:
+        """What goes on in the place of `given`: the hook's answer, of one of the kinds, or `given` itself."""
         hook = self._hooks.get(name)
         if hook is None:
             return given
@@ -49,7 +54,11 @@ class Hooks:
                 answer = await answer
         except Exception as error:
             raise HookFailed(name) from error
-        return given if answer is None else answer
+        if answer is None:
+            return given
+        if not isinstance(answer, kinds):
+            raise HookFailed(f"{name} returned {type(answer).__name__}")
+        return answer
 
 
 def load_hooks(name: str) -> Hooks:
@@ -76,17 +85,32 @@ def _from_file(file: Path) -> ModuleType:
 class HookedProvider:
     """The Provider port with what stands before and after the model."""
 
-    def __init__(self, hooks: Hooks, inner: Provider, run: JsonObject) -> None:
-        self._hooks, self._inner, self._run = hooks, inner, run
+    def __init__(self, hooks: Hooks, inner: Provider, run: JsonObject, emit: Emit) -> None:
+        self._hooks, self._inner, self._run, self._emit = hooks, inner, run, emit
 
     async def ask(self, request: ModelRequest) -> Reply | ModelFailure:
         given = list(request.messages)
-        messages = await self._hooks.call("before_model", given, given, self._run)
+        messages = await self._hooks.call("before_model", (list, tuple), given, given, self._run)
+        if not all(isinstance(message, Message) for message in messages):
+            raise HookFailed("before_model returned something else than messages")
         reply = await self._inner.ask(replace(request, messages=tuple(messages)))
         if isinstance(reply, ModelFailure):
             return reply
-        changed: Reply = await self._hooks.call("after_model", reply, reply, self._run)
-        return changed
+        changed: Reply = await self._hooks.call("after_model", Reply, reply, reply, self._run)
+        self._show_again(request, reply, changed)
+        # what was spent, and by whom, is no hook's to change
+        return replace(changed, usage=reply.usage, attempts=reply.attempts, model=reply.model)
+
+    def _show_again(self, request: ModelRequest, reply: Reply, changed: Reply) -> None:
+        """The changed message from its beginning, where it is not the one that was shown."""
+        if (changed.text, changed.reasoning) == (reply.text, reply.reasoning):
+            return
+        if reply.text or reply.reasoning:
+            self._emit(MessageDiscarded(request.iteration, request.message_id))
+        if changed.reasoning:
+            self._emit(ReasoningDelta(request.iteration, changed.reasoning))
+        if changed.text:
+            self._emit(MessageDelta(request.iteration, request.message_id, changed.text))
 
 
 class HookedTools:
@@ -96,9 +120,15 @@ class HookedTools:
         self._hooks, self._inner, self._run = hooks, inner, run
 
     async def call(self, call: ToolCall) -> ToolResult | PendingCall:
-        going_on = await self._hooks.call("before_tool", call, call, self._run)
-        result = going_on if isinstance(going_on, ToolResult) else await self._inner.call(going_on)
-        if isinstance(result, PendingCall):
-            return result
-        changed: ToolResult = await self._hooks.call("after_tool", result, call, result, self._run)
+        going_on = await self._hooks.call("before_tool", (ToolCall, ToolResult), call, call, self._run)
+        if isinstance(going_on, ToolResult):
+            return await self._after(call, going_on)
+        result = await self._inner.call(replace(going_on, id=call.id))
+        return result if isinstance(result, PendingCall) else await self._after(call, result)
+
+    async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        return await self._after(call, await self._inner.received(call, result))
+
+    async def _after(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        changed: ToolResult = await self._hooks.call("after_tool", ToolResult, result, call, result, self._run)
         return changed

@@ -192,7 +192,8 @@ class Runner:
         tools: Tools = SentOnce(self._pool, toolbox, run["id"], run["claim"]) if toolbox.at_most_once else toolbox
         if self._hooks is not None:
             shown = run_json(run)
-            provider, tools = HookedProvider(self._hooks, provider, shown), HookedTools(self._hooks, tools, shown)
+            provider = HookedProvider(self._hooks, provider, shown, run_log.emit)
+            tools = HookedTools(self._hooks, tools, shown)
         return await run_loop(task, provider, tools, journal, run_log.emit)
 
     async def _finish(

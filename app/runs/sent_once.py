@@ -24,6 +24,9 @@ class SentOnce:
             return ToolResult({"error": OUTCOME_UNKNOWN}, ToolOutcome.FAILED, cause="sent before, answer lost")
         return await self._toolbox.call(call)
 
+    async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        return await self._toolbox.received(call, result)
+
     async def _mark(self, call: ToolCall) -> bool:
         """True when this is the first time. Raises LeaseLost when the run is another's."""
         if await self._pool.fetchval(statements.SENDING, self._run_id, self._claim, call.id) is not None:

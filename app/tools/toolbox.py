@@ -44,6 +44,9 @@ class Toolbox:
             log.warning("tool_failed", tool=call.name, call_id=call.id, status=result.status, cause=result.cause)
         return result
 
+    async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        return result
+
 
 async def open_toolbox(
     pool: Pool, crypto: Crypto, sender: Sender, workspace_id: str, names: list[str], identity: RunIdentity

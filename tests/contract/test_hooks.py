@@ -73,6 +73,25 @@ class TestMisbehaviour:
         assert (run["status"], run["error"]["code"]) == ("failed", "hook_failed")
         assert "inside the hook" not in str(run)
 
+    @pytest.mark.parametrize(
+        "hook",
+        [
+            "def before_model(messages, run):\n    return 'hello'\n",
+            "def before_model(messages, run):\n    return ['hello']\n",
+            "def after_model(reply, run):\n    return reply.text\n",
+            "async def before_tool(call, run):\n    return {'q': 1}\n",
+            "def after_tool(call, result, run):\n    return result.result\n",
+        ],
+    )
+    async def test_so_does_one_that_returns_another_kind_of_thing(  # type: ignore[no-untyped-def]
+        self, serve, api: Api, test_tools: TestTools, tmp_path: Path, hook: str
+    ) -> None:
+        await test_tools.host(api, "search", {"ok": True})
+        async with serve(module(tmp_path, hook)) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            there = Api(http, api.key, api.workspace_id)
+            run = await there.run(await there.new_session(), call("search", text="I look."), "Done")
+        assert (run["status"], run["error"]["code"]) == ("failed", "hook_failed")
+
     async def test_an_async_hook_changes_reply_and_result(  # type: ignore[no-untyped-def]
         self, serve, api: Api, test_tools: TestTools, tmp_path: Path
     ) -> None:

@@ -129,8 +129,8 @@ class Messages:
         counts = {"input_tokens": usage.get("input_tokens", 0), "output_tokens": 0}
         said = [{**messages.START, "message": {**messages.START["message"], "usage": counts}}, messages.PING]
         index = itertools.count()
-        for thought in texts_of(turn, "reasoning"):
-            said += messages.thinking(next(index), thought, "sig==")
+        if thoughts := texts_of(turn, "reasoning"):
+            said += messages.thinking(next(index), *thoughts, signature="sig==")
         if texts := texts_of(turn, "text"):
             said += messages.text(next(index), *texts)
         for call_id, name, text in calls_of(turn):

@@ -57,9 +57,10 @@ def text(index: int, *pieces: str) -> list[dict[str, Any]]:
     return [begun(index, type="text", text=""), *deltas, ended(index)]
 
 
-def thinking(index: int, thought: str, signature: str) -> list[dict[str, Any]]:
+def thinking(index: int, *pieces: str, signature: str) -> list[dict[str, Any]]:
     """A whole block of thinking with its signature."""
-    deltas = [delta(index, "thinking_delta", thinking=thought), delta(index, "signature_delta", signature=signature)]
+    deltas = [delta(index, "thinking_delta", thinking=piece) for piece in pieces]
+    deltas.append(delta(index, "signature_delta", signature=signature))
     return [begun(index, type="thinking", thinking="", signature=""), *deltas, ended(index)]
 
 

@@ -38,7 +38,10 @@ def made_call(n: int = 1, provider_id: str | None = "toolu_1", arguments: Any = 
     return ToolCall(f"call_{n}", name, arguments, "raw", provider_id)
 
 
-def turn(*calls: ToolCall, text: str = "", blocks: list[Any] | None = None, by: str | None = ME) -> Message:
+def turn(*calls: ToolCall, text: str | None = None, blocks: list[Any] | None = None, by: str | None = ME) -> Message:
+    """A turn of the assistant's; where no `text` is given it is that of the blocks, as it is for any reply."""
+    if text is None:
+        text = "".join(block["text"] for block in blocks or () if block["type"] == "text")
     return Message("assistant", text, calls, native={"blocks": blocks} if blocks else {}, native_model=by)
 
 

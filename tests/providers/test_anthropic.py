@@ -200,7 +200,15 @@ class TestStopReasons:
 class TestBlocks:
     async def test_thinking_is_shown_apart_and_kept_with_its_signature(self, server):
         redacted = begun(1, type="redacted_thinking", data="enc==")
-        stream = [START, *thinking(0, "hm", "sig=="), redacted, ended(1), *text(2, "A"), finished("end_turn"), STOP]
+        stream = [
+            START,
+            *thinking(0, "hm", signature="sig=="),
+            redacted,
+            ended(1),
+            *text(2, "A"),
+            finished("end_turn"),
+            STOP,
+        ]
         asked = await ask(server, events(*stream))
         assert asked.shown == [("reasoning", "hm"), ("text", "A")]
         assert (asked.reply.text, asked.reply.reasoning) == ("A", "hm")
@@ -273,7 +281,7 @@ class TestGoingOn:
     async def test_what_came_goes_back_byte_for_byte_in_the_next_call(self, server):
         """B04, B10, I14: thinking, a text, a call, and a server's tool behind it."""
         stream = [
-            *thinking(0, "«PER_1» wants é", "sig+/=="),
+            *thinking(0, "«PER_1» wants é", signature="sig+/=="),
             *text(1, "Let me look."),
             *call(2, "toolu_1", "f", '{"b":1,"a":2}'),
         ]

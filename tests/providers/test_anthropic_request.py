@@ -70,7 +70,7 @@ class TestMessages:
     def test_no_text_is_blank(self):
         """B04, A40: neither a message nor a block of one."""
         blocks = [said(""), THOUGHT, said(" \n"), said("a")]
-        history = (Message("system", " "), USER, Message("user", ""), turn(text=" "), turn(text="a", blocks=blocks), USER)
+        history = (Message("system", " "), USER, Message("user", ""), turn(text=" "), turn(blocks=blocks), USER)
         assert sent(*history) == [("user", [said("hi")]), ("assistant", [THOUGHT, said("a")]), ("user", [said("hi")])]
         assert "system" not in body(*history)
 
@@ -200,7 +200,8 @@ class TestCallsAndResults:
         call = made_call(name="a.b ç")
         assert sent(USER, turn(call, by=OTHER), result(call))[1][1] == [use("call_1", "a_b__")]
         broken = {**use("toolu_1", "x y"), "input": "no object"}
-        assert sent(USER, turn(made_call(), blocks=[broken]), result(call))[1][1] == [use("toolu_1", "x_y")]
+        call = made_call(name="x y")
+        assert sent(USER, turn(call, blocks=[broken]), result(call))[1][1] == [use("toolu_1", "x_y")]
 
 
 class TestNativeReplay:
@@ -215,8 +216,9 @@ class TestNativeReplay:
             SERVER_CALL,
             SERVER_RESULT,
         ]
-        call = made_call()
-        assert sent(USER, turn(call, text="Loand then", blocks=blocks), result(call))[1][1] == blocks
+        call = made_call(arguments={"a": [1.5, "é"], "z": 1})
+        asked = body(USER, turn(call, text="Loand then", blocks=blocks), result(call))
+        assert json.dumps(asked["messages"][1]["content"]) == json.dumps(blocks)
 
     def test_another_model_gets_none_of_them(self):
         call = made_call(arguments={"a": 1})
@@ -233,6 +235,28 @@ class TestNativeReplay:
         asked = sent(USER, turned)
         assert asked[1][1] == [use("toolu_2"), use("call_3")]
         assert [block["tool_use_id"] for block in asked[2][1]] == ["toolu_2", "call_3"]
+
+    def test_a_text_that_was_changed_stands_in_the_place_of_the_old_one(self):
+        """What a hook made of the reply is all that the model is told; its thoughts are left as they were."""
+        call = made_call(arguments={})
+        blocks = [THOUGHT, said("My pass"), said("word"), use("toolu_1")]
+        changed = turn(call, text="My [hidden]", blocks=blocks)
+        assert sent(USER, changed, result(call))[1][1] == [THOUGHT, said("My [hidden]"), use("toolu_1")]
+        gone = turn(call, text="", blocks=blocks)
+        assert sent(USER, gone, result(call))[1][1] == [THOUGHT, use("toolu_1")]
+        new = turn(call, text="I call.", blocks=[THOUGHT, use("toolu_1")])
+        assert sent(USER, new, result(call))[1][1] == [THOUGHT, said("I call."), use("toolu_1")]
+        assert sent(USER, turn(text="b", blocks=[THOUGHT]), USER)[1][1] == [THOUGHT, said("b")]
+
+    def test_so_does_what_was_changed_in_a_call(self):
+        call = made_call(arguments={"q": "new"}, name="find")
+        assert sent(USER, turn(call, blocks=[use("toolu_1", q="old")]), result(call))[1][1] == [
+            use("toolu_1", "find", q="new")
+        ]
+        alike = made_call(arguments={}, name="order_status")
+        assert sent(USER, turn(alike, blocks=[use("toolu_1", "orderStatus")]), result(alike))[1][1] == [
+            use("toolu_1", "orderStatus")
+        ]
 
     def test_thinking_does_not_end_a_message(self):
         assert sent(USER, turn(text="a", blocks=[said("a"), THOUGHT]), USER)[1][1] == [said("a")]

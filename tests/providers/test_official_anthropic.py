@@ -174,7 +174,7 @@ class TestRequests:
 
 FRAMES = [
     START, PING,
-    *thinking(0, "I should look.", "sig=="),
+    *thinking(0, "I should ", "look.", signature="sig=="),
     begun(1, type="redacted_thinking", data="enc=="), ended(1),
     *text(2, "Hel", "lo"),
     *call(3, "toolu_1", "search", "", '{"q"', ': "é"}'),
