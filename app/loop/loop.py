@@ -118,11 +118,16 @@ class _Loop:
         return ModelRequest(iteration, self.task.message_id(iteration), messages, self.task.tools, choice)
 
     def limit_reached(self, last: bool) -> RunFinish | None:
-        """Why the calls of this turn are not executed."""
-        budget = self.limits.max_tokens_total
+        """Why the run cannot go on with this turn: its calls are not executed then."""
         if last:
             return RunFinish.MAX_ITERATIONS
-        return RunFinish.BUDGET if budget is not None and self.usage.total_tokens >= budget else None
+        return RunFinish.BUDGET if self.spent else None
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget of tokens is used up, so that the model is not asked again for whatever reason."""
+        budget = self.limits.max_tokens_total
+        return budget is not None and self.usage.total_tokens >= budget
 
     async def answer(
         self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...], ending: RunFinish | None
@@ -145,7 +150,9 @@ class _Loop:
         """The outcome of a reply without calls, or None when it is asked for once more."""
         text = reply.text if reply.text.strip() else None
         if reply.finish_reason is FinishReason.PAUSE:
-            return await self.incomplete(iteration, RunFinish.MAX_ITERATIONS, self.last_text) if last else None
+            ending = self.limit_reached(last)
+            return await self.incomplete(iteration, ending, self.last_text) if ending else None
+        last = last or self.spent
         if capped:
             return await self.incomplete(iteration, RunFinish.MAX_ITERATIONS, text or self.last_text)
         if reply.finish_reason is FinishReason.LENGTH:

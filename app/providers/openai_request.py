@@ -57,14 +57,19 @@ def _options(settings: ModelSettings, base_url: str, *, has_tools: bool) -> dict
     options.update({key: value for key, value in settings.options.items() if key not in refused})
     limit = settings.options.get("max_output_tokens")
     if limit is not None:
-        own = urlsplit(base_url).hostname == "api.openai.com"
-        options["max_completion_tokens" if own else "max_tokens"] = limit
+        options["max_completion_tokens" if _is_openais(base_url) else "max_tokens"] = limit
     if not has_tools:
         options.pop("parallel_tool_calls", None)
     if settings.response_schema is not None:
         schema = {"name": "answer", "strict": False, "schema": settings.response_schema}
         options["response_format"] = {"type": "json_schema", "json_schema": schema}
     return options
+
+
+def _is_openais(base_url: str) -> bool:
+    """Whether the server runs OpenAI's own models, of which the newer refuse `max_tokens`; others know only that name."""
+    host = urlsplit(base_url).hostname or ""
+    return host == "api.openai.com" or host.endswith(".openai.azure.com")
 
 
 def _tools(tools: Sequence[OfferedTool], choice: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import httpx
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from app.loop.messages import DraftCall, Reply, Usage
+from app.loop.messages import DraftCall, FinishReason, Reply, Usage
 from app.loop.ports import ModelRequest
 from app.providers.client import ModelSettings, ProviderError, ProviderErrorKind, Show, finish_of
 from app.providers.errors import http_error
@@ -125,11 +125,12 @@ def _chunks(text: str | None, size: int | None) -> Iterator[str]:
 
 def _reply_of(turn: ScriptTurn) -> Reply:
     calls = tuple(DraftCall(call.id, call.name, _arguments_text(call.arguments)) for call in turn.tool_calls or ())
+    paused = turn.finish_reason == FinishReason.PAUSE and not calls
     return Reply(
         text=turn.text or "",
         calls=calls,
         reasoning=turn.reasoning or "",
-        finish_reason=finish_of(turn.finish_reason, has_calls=bool(calls)),
+        finish_reason=FinishReason.PAUSE if paused else finish_of(turn.finish_reason, has_calls=bool(calls)),
         usage=Usage(**turn.usage.model_dump()) if turn.usage else Usage(),
     )
 

@@ -271,6 +271,16 @@ class TestBudget:
         played = await play(Reply("Hi", usage=Usage(90, 10)), max_tokens_total=100)
         assert ended(played)[0] is RunStatus.COMPLETED
 
+    async def test_the_model_is_not_asked_again_for_a_blank_answer(self) -> None:
+        played = await play(Reply(" ", usage=Usage(90, 10)), Reply("never"), max_tokens_total=100)
+        assert ended(played) == (RunStatus.INCOMPLETE, RunFinish.EMPTY, None)
+        assert len(played.provider.requests) == 1
+
+    async def test_nor_for_the_rest_of_a_turn_that_the_provider_paused(self) -> None:
+        paused = Reply("So far", finish_reason=FinishReason.PAUSE, usage=Usage(90, 10))
+        played = await play(paused, Reply("never"), max_tokens_total=100)
+        assert ended(played) == (RunStatus.INCOMPLETE, RunFinish.BUDGET, "So far")
+
 
 class TestFailure:
     async def test_a_model_that_fails_ends_the_run_with_its_code(self) -> None:

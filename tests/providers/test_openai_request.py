@@ -149,7 +149,13 @@ class TestOptions:
         assert not sent.keys() & {"n", "think_tags"}
 
     @pytest.mark.parametrize(
-        ("base_url", "key"), [("https://api.openai.com/v1", "max_completion_tokens"), ("http://h/v1", "max_tokens")]
+        ("base_url", "key"),
+        [
+            ("https://api.openai.com/v1", "max_completion_tokens"),
+            ("https://mine.openai.azure.com/openai/v1", "max_completion_tokens"),
+            ("http://h/v1", "max_tokens"),
+            ("http://api.openai.com.example/v1", "max_tokens"),
+        ],
     )
     def test_the_output_limit_has_the_servers_name(self, base_url, key):
         sent = body(options={"max_output_tokens": 9}, base_url=base_url)
