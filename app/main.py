@@ -23,14 +23,19 @@ from app.infra.errors import RondoError, Unavailable
 from app.infra.reach import is_out_of_reach
 from app.infra.settings import Settings
 from app.infra.telemetry import log
+from app.memories import endpoints as memories
 from app.process import Process, open_process
+from app.rules import endpoints as rules
 from app.runs import endpoints as runs
 from app.sessions import endpoints as sessions
 from app.tools import endpoints as tools
 from app.web import on_http_exception, on_invalid_parameters, on_rondo_error, problem
 
 DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
-ROUTERS = (auth.router, sessions.router, tools.router, custom_providers.router, runs.router, health.router)
+ROUTERS = (
+    auth.router, sessions.router, rules.router, memories.router, tools.router, custom_providers.router, runs.router,
+    health.router,
+)  # fmt: skip
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, field_validator
 
+from app.infra.errors import Invalid
 from app.shapes import Shape
 
 _BAD_IN_TYPE = re.compile(r"[\x00-\x1f\x7f-\x9f:\"'«»“”‘’`]")
@@ -60,6 +61,15 @@ class Scope(BaseModel):
         types = [axis.type for axis in (self.tenant, self.subject, self.member) if axis is not None]
         return len(types) != len(set(types))
 
+    def check(self) -> None:
+        """Raises Invalid (`alias_conflict`) where two axes have the same type."""
+        if self.has_alias_conflict():
+            raise Invalid("Two axes of one scope have the same type.", code="alias_conflict")
+
+    def applies_to(self, other: "Scope") -> bool:
+        """Whether what is kept in this scope holds in the other one, as `APPLIES` says it in SQL."""
+        return self.tenant == other.tenant and self.subject in (None, other.subject) and self.member in (None, other.member)
+
     def as_columns(self) -> dict[str, str | None]:
         """`tenant_type`, `tenant_id`, … as the tables keep it."""
         columns: dict[str, str | None] = {}
@@ -68,6 +78,34 @@ class Scope(BaseModel):
             columns[f"{name}_type"] = axis.type if axis else None
             columns[f"{name}_id"] = axis.id if axis else None
         return columns
+
+
+class Scoped(Shape):
+    """A body, or a part of one, that names a scope."""
+
+    tenant: Reference
+    subject: Reference | None = None
+    member: Reference | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(tenant=self.tenant, subject=self.subject, member=self.member)
+
+
+APPLIES = "scope_hash = ANY(scopes_applying({0}, {1}, {2}, {3}, {4}, {5}))"
+"""What applies to a scope, in SQL, for every table that has a `scope_hash`: the same tenant, no subject or the same one,
+no member or the same one. The places are the values of `Scope.as_columns`, in their order."""
+
+APPLIES_TO_SESSION = (
+    "scope_hash = ANY((SELECT scopes_applying(s.tenant_type, s.tenant_id, s.subject_type, s.subject_id, s.member_type,"
+    " s.member_id) FROM sessions AS s WHERE s.id = {session_id} AND s.workspace_id = {workspace_id}))"
+)
+"""The same for a session of that workspace; where there is no such session, nothing applies."""
+
+
+def applies(first: int) -> str:
+    """`APPLIES` with numbered places, the first of which has this number."""
+    return APPLIES.format(*(f"${number}" for number in range(first, first + 6)))
 
 
 def axis(row: Any, name: str) -> dict[str, str] | None:

@@ -3,9 +3,13 @@
 from app.auth import models as auth
 from app.custom_providers import models as custom_providers
 from app.idempotency import IdempotencyKey
+from app.memories import models as memories
+from app.rules import models as rules
 from app.runs import models as runs
 from app.sessions import models as sessions
 from app.sessions import tokens as session_tokens
 from app.tools import models as tools
 
-__all__ = ["IdempotencyKey", "auth", "custom_providers", "runs", "session_tokens", "sessions", "tools"]
+__all__ = [
+    "IdempotencyKey", "auth", "custom_providers", "memories", "rules", "runs", "session_tokens", "sessions", "tools",
+]  # fmt: skip

@@ -31,6 +31,7 @@ from app.infra.errors import (
     UnsupportedMediaType,
 )
 from app.json_door import read_json
+from app.scope import Reference, parse_reference
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
@@ -195,7 +196,7 @@ class Once:
     async def create(self, db: AsyncSession, make: Callable[[], Awaitable[Any]], status: int = 201) -> Response:
         """Run `make` in the transaction `db` and keep its JSON with it, or give the first answer again."""
         if self.idempotency is None:
-            return json_response(await make(), status)
+            return _made(await make(), status)
         connection = await driver_connection(db)
 
         async def make_and_flush(_: Connection) -> Any:
@@ -210,7 +211,7 @@ class Once:
     ) -> Response:
         """The same on the asyncpg pool: without a key, what `make` does there is a transaction of its own."""
         if self.idempotency is None:
-            return json_response(await make(hot), status)
+            return _made(await make(hot), status)
         async with hot.acquire() as connection, connection.transaction():
             return await self._create(self.idempotency, connection, make, status)
 
@@ -223,9 +224,14 @@ class Once:
             first_status, answer = idempotency.answer(row)
             headers = {"Idempotent-Replayed": "true"}
             return Response(answer, first_status, headers, media_type="application/json")
-        response = json_response(await make(connection), status)
-        await idempotency.keep_answer(connection, status, bytes(response.body))
+        response = _made(await make(connection), status)
+        await idempotency.keep_answer(connection, response.status_code, bytes(response.body))
         return response
+
+
+def _made(value: Any, status: int) -> Response:
+    """What was made, unless it is an answer already: one that found it made before has another status."""
+    return value if isinstance(value, Response) else json_response(value, status)
 
 
 async def _once(request: Request) -> Once:
@@ -290,6 +296,26 @@ def _page(
 
 
 Paged = Annotated[Page, Depends(_page)]
+
+
+def _axes(
+    tenant: Annotated[str | None, Query()] = None,
+    subject: Annotated[str | None, Query()] = None,
+    member: Annotated[str | None, Query()] = None,
+) -> dict[str, Reference | None]:
+    """The axes that a list is filtered by, `TYPE:ID` each; `null` is the absence of that axis."""
+    named: dict[str, Reference | None] = {}
+    for name, value in (("tenant", tenant), ("subject", subject), ("member", member)):
+        if value is None:
+            continue
+        try:
+            named[name] = None if value == "null" and name != "tenant" else parse_reference(value)
+        except ValueError:
+            raise Invalid(errors=[(("query", name), "TYPE:ID is expected")]) from None
+    return named
+
+
+Axes = Annotated[dict[str, Reference | None], Depends(_axes)]
 
 
 def listed(data: list[Any], next_cursor: str | None) -> Response:

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from app.infra import clock
 from app.infra.database import Connection, Pool, driver_connection
 from app.infra.errors import Invalid, NotFound
-from app.scope import Reference, parse_reference
 from app.sessions import repository, tokens
 from app.sessions.models import (
     MessagesImport,
@@ -18,7 +17,7 @@ from app.sessions.models import (
     message_json,
     session_json,
 )
-from app.web import Db, HotDb, Idempotent, Paged, Reader, Service, body, json_response, listed, pool
+from app.web import Axes, Db, HotDb, Idempotent, Paged, Reader, Service, body, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["sessions"])
 
@@ -34,34 +33,13 @@ SessionInPath = Annotated[Session, Depends(_session)]
 """The session that the path names, if the caller may know of it. Must stand after the caller."""
 
 
-def axes(
-    tenant: Annotated[str | None, Query()] = None,
-    subject: Annotated[str | None, Query()] = None,
-    member: Annotated[str | None, Query()] = None,
-) -> dict[str, Reference | None]:
-    """The axes that a list is filtered by, `TYPE:ID` each; `null` is the absence of that axis."""
-    named: dict[str, Reference | None] = {}
-    for name, value in (("tenant", tenant), ("subject", subject), ("member", member)):
-        if value is None:
-            continue
-        try:
-            named[name] = None if value == "null" and name != "tenant" else parse_reference(value)
-        except ValueError:
-            raise Invalid(errors=[(("query", name), "TYPE:ID is expected")]) from None
-    return named
-
-
-Axes = Annotated[dict[str, Reference | None], Depends(axes)]
-
-
 @router.post("/sessions", status_code=201, response_model=SessionRead)
 async def create_session(
     caller: Service, wanted: Annotated[SessionCreate, body(SessionCreate)], once: Idempotent, hot: HotDb
 ) -> Response:
     if wanted.agent_id is not None:
         raise NotFound("There is no such agent.")
-    if wanted.scope.has_alias_conflict():
-        raise Invalid("Two axes of one scope have the same type.", code="alias_conflict")
+    wanted.scope.check()
     named = wanted.as_columns()
     values = {name: value for name, value in named.items() if name not in ("tenant", "subject", "member")}
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
-from sqlalchemy import Column, DateTime, ForeignKey, Index, Text, UniqueConstraint
+from sqlalchemy import Column, DateTime, ForeignKey, Index, Integer, Text, UniqueConstraint
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field as Column_
 from sqlmodel import SQLModel
@@ -20,6 +20,8 @@ def _json() -> Any:
 
 
 class Session(SQLModel, table=True):
+    """`distilled_position` is the last message from which memories were drawn; 0 before the first time."""
+
     __tablename__ = "sessions"
     __table_args__ = (
         Index("sessions_by_workspace", "workspace_id", "id"),
@@ -46,6 +48,8 @@ class Session(SQLModel, table=True):
     config: Any = _json()
     metadata_: Any = Column_(default=None, sa_column=Column("metadata", JSONB(none_as_null=True), nullable=True))
     next_position: int = 1
+    distilled_position: int = Column_(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
+    distil_claimed_until: datetime | None = Column_(default=None, sa_column=Column(DateTime(timezone=True), nullable=True))
     created_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
     updated_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
 
