@@ -42,7 +42,10 @@ class Memory(SQLModel, table=True):
         Index("memories_living", "workspace_id", "scope_hash", postgresql_where=text("status IN ('active', 'pending')")),
         Index("memories_by_workspace", "workspace_id", "id"),
         Index("memories_by_tenant", "workspace_id", "tenant_type", "tenant_id", "id"),
-        Index("memories_by_words", "words", postgresql_using="gin"),
+        Index(
+            "memories_by_importance", "workspace_id", "scope_hash", text("pinned DESC"), text("importance DESC"),
+            text("last_confirmed_at DESC"), postgresql_where=text("status = 'active'"),
+        ),
         Index("memories_superseded_by", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
         Index("memories_supersedes", "supersedes", postgresql_where=text("supersedes IS NOT NULL")),
     )  # fmt: skip

@@ -29,6 +29,8 @@ Stems = frozenset[str]
 
 def one_line(text: str) -> str:
     """`text` with line ends, control characters and runs of spaces each collapsed to one space, and nothing invisible."""
+    if text.isprintable():
+        return " ".join(text.split())
     shown = "".join(
         character if unicodedata.category(character) not in _INVISIBLE or character in _JOINERS else _in_place_of(character)
         for character in text

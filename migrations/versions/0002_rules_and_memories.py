@@ -223,7 +223,19 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_memories_distillation_id"), "memories", ["distillation_id"], unique=False)
     op.create_index("memories_by_tenant", "memories", ["workspace_id", "tenant_type", "tenant_id", "id"], unique=False)
-    op.create_index("memories_by_words", "memories", ["words"], unique=False, postgresql_using="gin")
+    op.create_index(
+        "memories_by_importance",
+        "memories",
+        [
+            "workspace_id",
+            "scope_hash",
+            sa.text("pinned DESC"),
+            sa.text("importance DESC"),
+            sa.text("last_confirmed_at DESC"),
+        ],
+        unique=False,
+        postgresql_where=sa.text("status = 'active'"),
+    )
     op.create_index("memories_by_workspace", "memories", ["workspace_id", "id"], unique=False)
     op.create_index(
         "memories_living",
@@ -273,7 +285,7 @@ def downgrade() -> None:
     op.drop_index("memories_one_active", table_name="memories", postgresql_where=sa.text("status = 'active'"))
     op.drop_index("memories_living", table_name="memories", postgresql_where=sa.text("status IN ('active', 'pending')"))
     op.drop_index("memories_by_workspace", table_name="memories")
-    op.drop_index("memories_by_words", table_name="memories", postgresql_using="gin")
+    op.drop_index("memories_by_importance", table_name="memories", postgresql_where=sa.text("status = 'active'"))
     op.drop_index("memories_by_tenant", table_name="memories")
     op.drop_index(op.f("ix_memories_distillation_id"), table_name="memories")
     op.drop_table("memories")

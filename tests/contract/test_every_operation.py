@@ -129,11 +129,13 @@ async def owned(http: httpx.AsyncClient) -> Owned:
     assert (await api.call("PUT", "/v1/providers/local", provider)).status_code == 201
     session_id = await api.new_session()
     run = await api.run(session_id, "Hi.", tools=[])
+    rule = await api.post("/v1/rules", {"tenant": TENANT, "content": "Be brief."})
+    memory = await api.post("/v1/memories", {"tenant": TENANT, "content": "Prefers PDF."})
     token = (await api.post(f"/v1/sessions/{session_id}/tokens", {}))["token"]
     assert api.workspace_id is not None
     ids = {
         "session_id": session_id, "run_id": run["id"], "key_id": key["id"], "workspace_id": api.workspace_id,
-        "name of tools": "lookup", "name of providers": "local",
+        "name of tools": "lookup", "name of providers": "local", "rule_id": rule["id"], "memory_id": memory["id"],
     }  # fmt: skip
     made = Owned(api, ids, api.with_key(token))
     made.before = await made.state()
