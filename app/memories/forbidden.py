@@ -68,11 +68,11 @@ def _has_identity(text: str) -> bool:
 
 _NIE = {"": "", "X": "0", "Y": "1", "Z": "2"}
 _KINDS: dict[str, Callable[[str], bool]] = {
-    "key": lambda text: bool(_KEY.search(text) or _RANDOM.search(text)),
-    "password": lambda text: bool(_PASSWORD.search(text)),
     "account": _has_account,
     "card": _has_card,
     "identity": _has_identity,
+    "password": lambda text: bool(_PASSWORD.search(text)),
+    "key": lambda text: bool(_KEY.search(text) or _RANDOM.search(text)),
 }
 
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.\w|\bhttps?:|\bwww\.|\b[\w-]+\.(?:com|net|org|io|dev|es|eu|info|xyz)\b", re.I)
