@@ -98,7 +98,7 @@ no member or the same one. The places are the values of `Scope.as_columns`, in t
 
 APPLIES_TO_SESSION = (
     "scope_hash = ANY((SELECT scopes_applying(s.tenant_type, s.tenant_id, s.subject_type, s.subject_id, s.member_type,"
-    " s.member_id) FROM sessions AS s WHERE s.id = {session_id} AND s.workspace_id = {workspace_id}))"
+    " s.member_id) FROM sessions AS s WHERE s.id = {session_id} AND s.workspace_id = {workspace_id})::bytea[])"
 )
 """The same for a session of that workspace; where there is no such session, nothing applies."""
 
