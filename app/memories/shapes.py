@@ -116,7 +116,7 @@ def memory_json(row: Mapping[str, Any]) -> JsonObject:
         **{name: axis(row, name) for name in ("tenant", "subject", "member")},
         **{name: row[name] for name in ("kind", "content", "importance", "pinned", "status", "reason", "evidence_count")},
         "superseded_by": row["superseded_by"],
-        "source": row["source"] or {"session_id": None, "message_ids": []},
+        "source": {"session_id": row["source_session_id"], "message_ids": row["source_message_ids"] or []},
         **{name: clock.rfc3339(row[name]) for name in ("created_at", "updated_at", "last_confirmed_at")},
         "expires_at": None if row["expires_at"] is None else clock.rfc3339(row["expires_at"]),
     }

@@ -15,11 +15,12 @@ _AXES = "tenant_type, tenant_id, subject_type, subject_id, member_type, member_i
 SHOWN = f"""id, {_AXES}, kind, content, importance, evidence_count, pinned, {STATUS} AS status,
  CASE WHEN {ENDED} THEN 'expired' ELSE reason END AS reason, superseded_by, created_at, updated_at,
  last_confirmed_at, expires_at,
- (SELECT jsonb_build_object('session_id', source.session_id, 'message_ids', jsonb_agg(m.id ORDER BY m.position))
-    FROM (SELECT session_id FROM memory_sources WHERE memory_id = memories.id ORDER BY session_id DESC LIMIT 1) AS latest
-    JOIN memory_sources AS source ON source.memory_id = memories.id AND source.session_id = latest.session_id
+ (SELECT max(session_id) FROM memory_sources WHERE memory_id = memories.id) AS source_session_id,
+ (SELECT array_agg(m.id ORDER BY m.position) FROM memory_sources AS source
     JOIN messages AS m ON m.session_id = source.session_id AND m.position = source.position
-   GROUP BY source.session_id) AS source"""
+   WHERE source.memory_id = memories.id
+     AND source.session_id = (SELECT max(session_id) FROM memory_sources WHERE memory_id = memories.id)
+ ) AS source_message_ids"""
 """The columns that the API shows. Of several sessions that a note comes from, the latest."""
 
 IN_SESSION = APPLIES_TO_SESSION

@@ -206,6 +206,18 @@ class TestApproval:
             approved = await api.post(f"/v1/memories/{memory_id}/approve", status=200)
             assert (approved["status"], approved["reason"]) == ("active", None)
 
+    async def test_every_answer_names_the_messages_it_rests_on(self, api: Api, migrated: Database) -> None:
+        session_id = await api.new_session(**body_of(SCOPES["A"]))
+        await api.run(session_id, "Noted.", input="Siempre con copia, por favor.", tools=[])
+        note = Note(SCOPES["A"], Kind.PREFERENCE, "Siempre con copia.", 3, (1,))
+        (memory_id,) = await stored(migrated, api, [Pend(note, Doubt.READS_AS_ORDER)], session_id)
+        source = {"session_id": session_id, "message_ids": [(await api.messages(session_id))[0]["id"]]}
+        approved = await api.post(f"/v1/memories/{memory_id}/approve", status=200)
+        changed = (await api.call("PATCH", f"/v1/memories/{memory_id}", {"importance": 5})).json()
+        found = await api.post("/v1/memories/search", {**body_of(SCOPES["A"]), "query": "copia"}, 200)
+        for shown in (approved, changed, found["data"][0], (await api.get("/v1/memories"))["data"][0]):
+            assert shown["source"] == source
+
     async def test_it_then_retires_what_it_was_to_supersede(self, api: Api, migrated: Database) -> None:
         old = await api.post("/v1/memories", {**body_of(SCOPES["A"]), "content": "Lives in Bilbao.", "pinned": True})
         new = await pending(migrated, api, "Lives in Vitoria.", target=old["id"])
