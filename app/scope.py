@@ -5,6 +5,7 @@ caller's, by the caller's own word and id.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, field_validator
@@ -46,6 +47,19 @@ def parse_reference(text: str) -> Reference:
     if not colon:
         raise ValueError("TYPE:ID is expected")
     return Reference(type=kind, id=identifier)
+
+
+def parse_axes(query: Mapping[str, str | None]) -> dict[str, Reference | None]:
+    """The axes that a query names, by their names: a reference, or None for `null`. Raises Invalid."""
+    named: dict[str, Reference | None] = {}
+    for name, value in query.items():
+        if value is None:
+            continue
+        try:
+            named[name] = None if value == "null" and name != "tenant" else parse_reference(value)
+        except ValueError:
+            raise Invalid(errors=[(("query", name), "TYPE:ID is expected")]) from None
+    return named
 
 
 class Scope(BaseModel):

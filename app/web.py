@@ -31,7 +31,7 @@ from app.infra.errors import (
     UnsupportedMediaType,
 )
 from app.json_door import read_json
-from app.scope import Reference, parse_reference
+from app.scope import Reference, parse_axes
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
@@ -298,24 +298,12 @@ def _page(
 Paged = Annotated[Page, Depends(_page)]
 
 
-def _axes(
-    tenant: Annotated[str | None, Query()] = None,
-    subject: Annotated[str | None, Query()] = None,
-    member: Annotated[str | None, Query()] = None,
-) -> dict[str, Reference | None]:
-    """The axes that a list is filtered by, `TYPE:ID` each; `null` is the absence of that axis."""
-    named: dict[str, Reference | None] = {}
-    for name, value in (("tenant", tenant), ("subject", subject), ("member", member)):
-        if value is None:
-            continue
-        try:
-            named[name] = None if value == "null" and name != "tenant" else parse_reference(value)
-        except ValueError:
-            raise Invalid(errors=[(("query", name), "TYPE:ID is expected")]) from None
-    return named
+def _axes(tenant: str | None = None, subject: str | None = None, member: str | None = None) -> dict[str, Reference | None]:
+    return parse_axes({"tenant": tenant, "subject": subject, "member": member})
 
 
 Axes = Annotated[dict[str, Reference | None], Depends(_axes)]
+"""The axes that a list is filtered by, `TYPE:ID` each; `null` is the absence of that axis."""
 
 
 def listed(data: list[Any], next_cursor: str | None) -> Response:
