@@ -9,7 +9,7 @@ from typing import Any
 from app.auth.tokens import authenticate
 from app.custom_providers import repository as custom_providers
 from app.events.hub import Hub
-from app.events.log import EventLog
+from app.events.log import EventLog, Room
 from app.infra import redis as redis_client
 from app.infra.crypto import Crypto
 from app.infra.database import Database, connect
@@ -65,11 +65,15 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
     async with AsyncExitStack() as stack:
         database = await connect(settings.database_url)
         stack.push_async_callback(database.close)
-        redis = redis_client.connect(settings.redis_url)
+        redis = redis_client.connect(settings.redis_url, settings.redis_timeout_seconds)
         stack.push_async_callback(redis.aclose)
-        hub = Hub(redis)
+        line = redis_client.Line(redis)
+        line.start()
+        stack.push_async_callback(line.stop)
+        hub = Hub(line)
         stack.push_async_callback(hub.stop)
-        event_log = EventLog(redis, hub, settings.event_ttl_seconds)
+        room = Room(settings.event_buffer_bytes, settings.event_buffer_total_bytes)
+        event_log = EventLog(line, hub, settings.event_ttl_seconds, room)
         event_log.start()
         stack.push_async_callback(event_log.stop)
         guard = AddressGuard(settings.allow_private_webhooks)
@@ -78,7 +82,9 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
         guarded = http_client(connector=lambda tls: guarded_connector(guard, tls, refuse_as_failure=True))
         stack.push_async_callback(guarded.aclose)
         sender = await stack.enter_async_context(Sender(guard))
-        yield _join(settings, database, redis, event_log, Catalog(http, guarded, settings), guard, sender)
+        process = _join(settings, database, redis, event_log, Catalog(http, guarded, settings), guard, sender)
+        hub.start(process.supervisor.hear)
+        yield process
 
 
 def _join(
@@ -115,6 +121,7 @@ def _join(
         heartbeat_seconds=settings.heartbeat_seconds,
         sweep_seconds=settings.sweep_seconds,
         max_concurrent_runs=settings.max_concurrent_runs,
+        tell=event_log.tell,
     )
     runs = RunService(pool, runner, supervisor, event_log, settings.lease_seconds)
     return Process(

@@ -5,17 +5,22 @@ A worker also carries on runs that nobody works on, as every API process does.
 
 import asyncio
 import os
+import signal
 from typing import Any
 
 from arq import cron
 from arq.connections import RedisSettings
 from arq.worker import Worker
+from redis.exceptions import RedisError
 
 from app.idempotency import forget_expired
 from app.infra.settings import Settings, SettingsError
 from app.infra.telemetry import log
 from app.process import Process, open_process
 from app.sessions.tokens import forget_expired_tokens
+
+_RESTART_SECONDS = 1.0
+_CLOSE_SECONDS = 2.0
 
 
 async def forget_what_expired(context: dict[str, Any]) -> None:
@@ -35,30 +40,61 @@ def run(settings: Settings) -> int:
 async def _work(settings: Settings) -> None:
     if settings.redis_url is None:
         raise SettingsError("REDIS_URL is needed here (`rondo up` starts its own)")
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
     async with open_process(settings) as process:
         process.supervisor.start()
-        worker = Worker(
-            functions=[],
-            cron_jobs=[
-                cron(
-                    forget_what_expired,  # type: ignore[arg-type]
-                    minute={7, 37},
-                    run_at_startup=False,
-                    keep_result=0,
-                )
-            ],
-            redis_settings=RedisSettings.from_dsn(settings.redis_url),
-            queue_name="rondo:jobs",
-            keep_result=0,
-            ctx={"process": process},
-        )
+        jobs = asyncio.create_task(_wake_for_ever(process, settings.redis_url), name="jobs")
+        await stop.wait()
+        log.info("worker_stops")
+        process.leave()
+        jobs.cancel()
+        await asyncio.gather(jobs, return_exceptions=True)
+        await process.drain()
+
+
+async def _wake_for_ever(process: Process, redis_url: str) -> None:
+    """arq ends when Redis goes away, so it is started again; what nobody works on is carried on meanwhile."""
+    while True:
+        worker = None
         try:
+            await process.event_log.line.until_up()
+            worker = _arq(process, redis_url)
             await worker.async_run()
-        except asyncio.CancelledError:
-            log.info("worker_stops")
+        except (RedisError, OSError) as error:
+            log.warning("jobs_unreachable", error=type(error).__name__)
+            await asyncio.sleep(_RESTART_SECONDS)
         finally:
+            if worker is not None:
+                await _closed(worker)
+
+
+async def _closed(worker: Worker) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
             await worker.close()
-            await process.drain()
+    except (RedisError, OSError) as error:
+        log.warning("jobs_unreachable", error=type(error).__name__)
+
+
+def _arq(process: Process, redis_url: str) -> Worker:
+    return Worker(
+        functions=[],
+        cron_jobs=[
+            cron(
+                forget_what_expired,  # type: ignore[arg-type]
+                minute={7, 37},
+                run_at_startup=False,
+                keep_result=0,
+            )
+        ],
+        redis_settings=RedisSettings.from_dsn(redis_url),
+        queue_name="rondo:jobs",
+        keep_result=0,
+        handle_signals=False,
+        ctx={"process": process},
+    )
 
 
 def environment(settings: Settings) -> dict[str, str]:

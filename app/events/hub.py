@@ -2,22 +2,28 @@
 
 A channel keeps the latest groups of its run in memory, within a bound. A follower has nothing but a cursor: when it comes
 too late for the memory, it reads the stream. So a slow client costs no memory.
+
+The same connection carries short words from process to process (`WORDS`): they only save waiting, so any may be lost.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from app.events.frames import Group
+from app.infra.redis import Line
 from app.infra.telemetry import log
 
 _MEMORY_BYTES = 256 * 1024
+_READ_SECONDS = 20.0
+WORDS = "rondo:words"
+GONE = b"gone"
+"""In the place of a group: the run was erased."""
 
 
 def channel_name(run_id: str) -> str:
@@ -40,6 +46,7 @@ class Channel:
         self.run_id = run_id
         self.followers = 0
         self.is_local = False
+        self.is_gone = False
         self.generation = 0
         self.subscribed = asyncio.Event()
         self._recent: deque[Group] = deque()
@@ -61,6 +68,10 @@ class Channel:
         self.generation += 1
         self.notify()
 
+    def gone(self) -> None:
+        self.is_gone = True
+        self.notify()
+
     def notify(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -74,9 +85,11 @@ class Channel:
         return groups if groups[0].first <= cursor + 1 else None
 
     async def wait(self, cursor: int, seconds: float) -> bool:
-        """Wait until there is more than `cursor`, or something may have been missed; False when the time is up."""
-        if self._top > cursor:
-            return True
+        """Wait until there is more than `cursor`, or anything else to look at; False when the time is up."""
+        return self._top > cursor or await self.changed(seconds)
+
+    async def changed(self, seconds: float) -> bool:
+        """Wait for whatever comes next; False when the time is up."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[bool] = loop.create_future()
         self._waiters.append(woken)
@@ -90,19 +103,34 @@ class Channel:
 class Hub:
     """The channels of this process, and the one subscription to what other processes write."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, line: Line) -> None:
         self.closing = False
-        self._redis = redis
+        self._line = line
         self._channels: dict[str, Channel] = {}
         self._pubsub: PubSub | None = None
         self._task: asyncio.Task[None] | None = None
-        self._some = asyncio.Event()
+        self._hear: Callable[[str], None] = lambda _: None
         self._commands = asyncio.Lock()
         """One command at a time: two first ones at once would each open a connection, and one of them be forgotten."""
+        line.on_change.append(self._line_changed)
+
+    def start(self, hear: Callable[[str], None]) -> None:
+        """Listen for the words of other processes and, while there are followers, for what they follow."""
+        self._hear = hear
+        self._pubsub = self._line.redis.pubsub()
+        self._task = asyncio.create_task(self._listen(), name="event-hub")
 
     def close_streams(self) -> None:
         """End all followers: their clients come back to another process with their last id."""
         self.closing = True
+        self._notify_all()
+
+    def _line_changed(self) -> None:
+        """Followers turn to the rows while Redis is away, and read the stream again when it is back."""
+        for channel in self._channels.values():
+            channel.missed()
+
+    def _notify_all(self) -> None:
         for channel in self._channels.values():
             channel.notify()
 
@@ -119,6 +147,11 @@ class Hub:
         if channel is not None:
             channel.add(group)
 
+    def gone(self, run_id: str) -> None:
+        """The run was erased: its followers here end."""
+        if (channel := self._channels.get(run_id)) is not None:
+            channel.gone()
+
     def open_local(self, run_id: str) -> None:
         """This process is going to write the run's log: its followers are served from memory."""
         channel = self._channels.setdefault(run_id, Channel(run_id))
@@ -133,7 +166,6 @@ class Hub:
         if channel.followers == 0:
             del self._channels[run_id]
         else:
-            self._start_listening()
             _later(self._subscribe(channel))
 
     @asynccontextmanager
@@ -143,47 +175,41 @@ class Hub:
         channel.followers += 1
         try:
             if not channel.is_local:
-                self._start_listening()
                 await self._subscribe(channel)
             yield channel
         finally:
             channel.followers -= 1
             if channel.followers == 0 and not channel.is_local and self._channels.get(run_id) is channel:
                 del self._channels[run_id]
-                if self._pubsub is not None:
-                    _later(self._unsubscribe(run_id))
-
-    def _start_listening(self) -> None:
-        if self._task is None:
-            self._pubsub = self._redis.pubsub()
-            self._task = asyncio.create_task(self._listen(), name="event-hub")
+                _later(self._unsubscribe(run_id))
 
     async def _subscribe(self, channel: Channel) -> None:
+        """Where that fails, the listener subscribes anew when it has reconnected."""
         async with self._commands:
-            if self._pubsub is not None and not channel.subscribed.is_set():
-                try:
-                    await self._pubsub.subscribe(channel_name(channel.run_id))
-                except (RedisError, OSError):
-                    log.warning("event_hub_unreachable")  # the listener subscribes anew when it has reconnected
-                self._some.set()
+            if self._pubsub is None or channel.subscribed.is_set() or not self._line.is_up:
+                return
+            try:
+                await self._pubsub.subscribe(channel_name(channel.run_id))
+            except (RedisError, OSError) as error:
+                self._line.cut(error)
 
     async def _unsubscribe(self, run_id: str) -> None:
         async with self._commands:
-            if run_id not in self._channels and self._pubsub is not None:
-                try:
-                    await self._pubsub.unsubscribe(channel_name(run_id))
-                except (RedisError, OSError):
-                    log.warning("event_hub_unreachable")
+            if run_id in self._channels or self._pubsub is None or not self._line.is_up:
+                return
+            try:
+                await self._pubsub.unsubscribe(channel_name(run_id))
+            except (RedisError, OSError) as error:
+                self._line.cut(error)
 
     async def _listen(self) -> None:
         failures = 0
         while True:
-            await self._some.wait()
             assert self._pubsub is not None
             try:
                 if not self._pubsub.subscribed:
                     await self._resubscribe()
-                message = await self._pubsub.get_message(ignore_subscribe_messages=False, timeout=None)
+                message = await self._pubsub.get_message(ignore_subscribe_messages=False, timeout=_READ_SECONDS)
                 failures = 0
                 if message is not None:
                     self._take(message)
@@ -194,13 +220,19 @@ class Hub:
                 await self._reconnect()
 
     def _take(self, message: dict[str, Any]) -> None:
-        run_id = message["channel"].decode().rpartition(":")[2]
-        channel = self._channels.get(run_id)
+        name = message["channel"].decode()
+        if name == WORDS:
+            if message["type"] == "message":
+                self._hear(message["data"].decode())
+            return
+        channel = self._channels.get(name.rpartition(":")[2])
         if channel is None:
             return
         if message["type"] == "subscribe":
             channel.subscribed.set()
             channel.missed()
+        elif message["type"] == "message" and message["data"] == GONE:
+            channel.gone()
         elif message["type"] == "message":
             head, _, frames = message["data"].partition(b"\n")
             channel.add(decode_group(head, frames))
@@ -210,18 +242,15 @@ class Hub:
         async with self._commands:
             if self._pubsub is not None:
                 await self._pubsub.aclose()  # type: ignore[no-untyped-call]
-            self._pubsub = self._redis.pubsub()
+            self._pubsub = self._line.redis.pubsub()
             for channel in self._channels.values():
                 channel.subscribed.clear()
 
     async def _resubscribe(self) -> None:
+        assert self._pubsub is not None
         names = [channel_name(channel.run_id) for channel in self._channels.values() if not channel.is_local]
-        if not names or self._pubsub is None:
-            self._some.clear()
-            await self._some.wait()
-            return
         async with self._commands:
-            await self._pubsub.subscribe(*names)
+            await self._pubsub.subscribe(WORDS, *names)
 
 
 def _set(future: "asyncio.Future[bool]", value: bool) -> None:

@@ -3,20 +3,24 @@
 Each run is a Redis stream. An entry is a group of frames under the id `LAST_SEQ-0`, so that a reader asks for what comes
 after a seq. One appender per process writes the waiting groups of all its runs in one pipeline; while it is under way the
 next events gather. A script refuses a writer of an older epoch than the log has seen.
+
+While Redis is away the waiting groups stay in memory, within bounds (`writer.py` keeps them), and readers get `RedisAway`:
+they turn to the rows.
 """
 
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 
 from app.events.frames import Group
-from app.events.hub import Channel, Hub, channel_name, decode_group, encode_head
-from app.infra.telemetry import EVENT_APPENDS, log
+from app.events.hub import GONE, WORDS, Channel, Hub, channel_name, decode_group, encode_head
+from app.infra.redis import Line, RedisAway
+from app.infra.telemetry import EVENT_APPENDS, STALE_WRITES_REFUSED, log
 
 _APPEND = """
 local held = tonumber(redis.call('GET', KEYS[2]) or '-1')
@@ -27,6 +31,7 @@ local added = redis.pcall('XADD', KEYS[1], ARGV[2] .. '-0', 'head', ARGV[3], 'fr
 if type(added) == 'table' and added.err then
   local top = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
   if top[1] and top[1][1] == ARGV[2] .. '-0' then return 'again' end
+  if top[1] then return 'late' end
   return added.err
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
@@ -55,12 +60,21 @@ class _Append:
     done: "asyncio.Future[bool]"
 
 
+@dataclass(slots=True)
+class Room:
+    """How many bytes of events may wait in memory while the log is behind: of one run, and of all runs together."""
+
+    per_run: int
+    total: int
+    used: int = 0
+
+
 class EventLog:
     """One per process. `append` and `follow` are its two ends."""
 
-    def __init__(self, redis: Redis, hub: Hub, ttl_seconds: int) -> None:
-        self.hub = hub
-        self._redis = redis
+    def __init__(self, line: Line, hub: Hub, ttl_seconds: int, room: Room) -> None:
+        self.hub, self.line, self.room = hub, line, room
+        self._redis = line.redis
         self._ttl_ms = ttl_seconds * 1000
         self._waiting: list[_Append] = []
         self._wake = asyncio.Event()
@@ -81,10 +95,19 @@ class EventLog:
         self._wake.set()
         return done
 
+    async def settled(self, written: "asyncio.Future[Any]") -> bool:
+        """Wait for something that was to be written; False when Redis is away, so that it is not waited for."""
+        if not written.done() and self.line.is_up:
+            away = asyncio.ensure_future(self.line.until_down())
+            await asyncio.wait((written, away), return_when=asyncio.FIRST_COMPLETED)
+            away.cancel()
+        return written.done()
+
     async def _append_for_ever(self) -> None:
         failures = 0
         while True:
             await self._wake.wait()
+            await self.line.until_up()
             self._wake.clear()
             batch, self._waiting = self._waiting, []
             try:
@@ -94,7 +117,7 @@ class EventLog:
                 self._waiting = batch + self._waiting
                 self._wake.set()
                 failures += 1
-                unreachable = isinstance(error, RedisError | OSError)
+                unreachable = isinstance(error, RedisAway)
                 log.warning("event_log_unreachable", failures=failures, exc_info=None if unreachable else error)
                 await asyncio.sleep(min(0.05 * 2 ** min(failures, 5), 1.0))
                 continue
@@ -106,7 +129,7 @@ class EventLog:
         try:
             return await self._evaluate(batch)
         except NoScriptError:
-            await self._redis.script_load(_APPEND)
+            await self.line.ask(lambda: self._redis.script_load(_APPEND))
             return await self._evaluate(batch)
 
     async def _evaluate(self, batch: list[_Append]) -> list[bytes]:
@@ -118,22 +141,26 @@ class EventLog:
                 item.epoch, group.last, encode_head(group), group.frames, self._ttl_ms,
             ]  # fmt: skip
             pipeline.evalsha(_APPEND_SHA, 3, *arguments)
-        answers: list[bytes] = await pipeline.execute()
+        answers: list[bytes] = await self.line.ask(pipeline.execute)
         return answers
 
     def _settle(self, item: _Append, answer: bytes) -> None:
+        """`late`: the log has gone on beyond the group, which readers then take from the rows."""
         EVENT_APPENDS.inc()
-        written = answer in (b"ok", b"again")
-        if written:
-            self.hub.deliver(item.run_id, item.group)
-        else:
+        refused = answer not in (b"ok", b"again", b"late")
+        if refused:
+            STALE_WRITES_REFUSED.labels("event").inc()
             log.warning("event_log_refused", run_id=item.run_id, epoch=item.epoch, answer=answer.decode(errors="replace"))
+        elif answer != b"late":
+            self.hub.deliver(item.run_id, item.group)
         if not item.done.done():
-            item.done.set_result(written)
+            item.done.set_result(not refused)
 
     async def read(self, run_id: str, after: int) -> list[Group]:
-        """Some groups after a seq, in order; empty when there are none (yet)."""
-        entries = await self._redis.xrange(stream_key(run_id), min=f"({after}-0", max="+", count=_READ_COUNT)
+        """Some groups after a seq, in order; empty when there are none (yet). Raises RedisAway."""
+        entries = await self.line.ask(
+            lambda: self._redis.xrange(stream_key(run_id), min=f"({after}-0", max="+", count=_READ_COUNT)
+        )
         return [decode_group(fields[b"head"], fields[b"frames"]) for _, fields in entries]
 
     async def read_all(self, run_id: str) -> list[Group]:
@@ -143,43 +170,94 @@ class EventLog:
         return groups
 
     async def top(self, run_id: str) -> int:
-        """The greatest seq in the log; 0 when it has nothing of this run."""
-        newest = await self._redis.xrevrange(stream_key(run_id), count=1)
+        """The greatest seq in the log; 0 when it has nothing of this run. Raises RedisAway."""
+        newest = await self.line.ask(lambda: self._redis.xrevrange(stream_key(run_id), count=1))
         return int(newest[0][0].split(b"-")[0]) if newest else 0
 
     async def forget(self, run_ids: list[str]) -> None:
-        if run_ids:
-            keys = [key for run_id in run_ids for key in (stream_key(run_id), _epoch_key(run_id))]
-            await self._redis.unlink(*keys)
+        """Erase the logs of these runs, and let their followers go, wherever they are."""
+        for run_id in run_ids:
+            self.hub.gone(run_id)
+        keys = [key for run_id in run_ids for key in (stream_key(run_id), _epoch_key(run_id))]
+        if keys:
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.unlink(*keys)
+            for run_id in run_ids:
+                pipeline.publish(channel_name(run_id), GONE)
+            await self.line.ask(pipeline.execute)
 
-    async def follow(self, run_id: str, after: int, idle_seconds: float) -> AsyncIterator[Group | None]:
-        """Groups after a seq as they come, until the run's end or this process's; None after `idle_seconds` without any.
+    async def tell(self, word: str) -> None:
+        """Say a word to all processes. It only saves waiting: while Redis is away nobody hears it."""
+        try:
+            await self.line.ask(lambda: self._redis.publish(WORDS, word))
+        except RedisAway:
+            log.debug("word_unheard", word=word)
 
-        A group that does not begin where the one before ended tells that the log has lost what was between.
-        """
+    @asynccontextmanager
+    async def follow(self, run_id: str, after: int) -> "AsyncIterator[Following]":
         async with self.hub.join(run_id) as channel:
-            cursor, caught_up_with = after, -1
-            while not self.hub.closing:
-                generation = channel.generation
-                if caught_up_with == generation:
-                    groups = channel.since(cursor)
-                    if groups is None:
-                        caught_up_with = -1
-                        continue
-                else:
-                    groups = await self._earlier(run_id, cursor, channel)
-                    caught_up_with = -1 if groups else generation
-                for group in groups:
-                    if group.last > cursor:
-                        yield group.after(cursor)
-                        cursor = group.last
-                    if group.ends:
-                        return
-                if not groups and channel.generation == generation and not await channel.wait(cursor, idle_seconds):
-                    caught_up_with = -1  # reads the stream once more, in case a notice was lost
-                    yield None
+            yield Following(self, channel, after)
 
-    async def _earlier(self, run_id: str, cursor: int, channel: Channel) -> list[Group]:
-        """Groups after the cursor, from memory where this process writes the run, else from the stream."""
-        remembered = channel.since(cursor) if channel.is_local else None
-        return await self.read(run_id, cursor) if remembered is None else remembered
+
+class Following:
+    """One follower's way through the log of a run."""
+
+    def __init__(self, log: EventLog, channel: Channel, cursor: int) -> None:
+        self._log, self._channel = log, channel
+        self._cursor, self._caught_up_with = cursor, -1
+
+    @property
+    def is_over(self) -> bool:
+        """This process goes down, or the run was erased."""
+        return self._log.hub.closing or self._channel.is_gone
+
+    @property
+    def is_closing(self) -> bool:
+        return self._log.hub.closing
+
+    def go_to(self, cursor: int) -> None:
+        """Go on after this seq."""
+        self._cursor, self._caught_up_with = cursor, -1
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, but not beyond the moment when something changes."""
+        await self._channel.changed(seconds)
+
+    async def next(self, seconds: float) -> list[Group]:
+        """The groups that come next, in order; none when nothing has come in this time, or it is over.
+
+        A group that does not begin where the one before ended tells that the log has lost what was between. Raises
+        RedisAway.
+        """
+        until = asyncio.get_running_loop().time() + seconds
+        while not self.is_over:
+            generation = self._channel.generation
+            groups = await self._more(generation)
+            if groups is None:
+                continue
+            if groups:
+                fresh = [group.after(self._cursor) for group in groups if group.last > self._cursor]
+                self._cursor = max(self._cursor, groups[-1].last)
+                if fresh:
+                    return fresh
+                continue
+            left = until - asyncio.get_running_loop().time()
+            if left <= 0 or (self._channel.generation == generation and not await self._channel.wait(self._cursor, left)):
+                self._caught_up_with = -1  # reads the stream once more, in case a notice was lost
+                break
+        return []
+
+    async def _more(self, generation: int) -> list[Group] | None:
+        """Groups after the cursor; None when the memory does not reach back, so that the stream is to be read."""
+        if not self._log.line.is_up:
+            raise RedisAway
+        if self._caught_up_with == generation:
+            groups = self._channel.since(self._cursor)
+            if groups is None:
+                self._caught_up_with = -1
+            return groups
+        # from memory where this process writes the run, else from the stream
+        remembered = self._channel.since(self._cursor) if self._channel.is_local else None
+        found = await self._log.read(self._channel.run_id, self._cursor) if remembered is None else remembered
+        self._caught_up_with = -1 if found else generation
+        return found

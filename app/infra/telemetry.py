@@ -17,6 +17,10 @@ TOOL_CALLS = Counter("rondo_tool_calls", "Tool calls, by outcome.", ["outcome"],
 MODEL_CALLS = Counter("rondo_model_calls", "Attempts at model calls, by result.", ["result"], registry=registry)
 FIRST_TOKEN_SECONDS = Histogram("rondo_first_token_seconds", "Seconds to a model's first token.", registry=registry)
 MODEL_SECONDS = Histogram("rondo_model_seconds", "Seconds of a model call.", registry=registry)
+STALE_WRITES_REFUSED = Counter(
+    "rondo_stale_writes_refused", "What owners that had lost a run were refused, by kind.", ["kind"], registry=registry
+)
+EVENTS_DROPPED = Counter("rondo_events_dropped", "Events that readers take from the rows instead.", registry=registry)
 EVENT_APPENDS = Counter("rondo_event_appends", "Groups of events written to the log.", registry=registry)
 
 

@@ -1,6 +1,7 @@
 """The loop's Journal port on PostgreSQL: each step is stored in one statement, under the run's claim, and then shown.
 
-A statement that finds another claim changes nothing and raises `LeaseLost`: this process has lost the run.
+A statement that finds another claim changes nothing and raises `LeaseLost`: this process has lost the run. One that finds no
+database is done again while the run may still be ours, so that a result is not lost with a connection.
 """
 
 import asyncio
@@ -15,7 +16,6 @@ from app.events.frames import KeptEvent
 from app.events.writer import RunLog
 from app.infra import clock, ids
 from app.infra.database import Pool
-from app.infra.errors import LeaseLost
 from app.loop.events import Event, GuardHint, MessageCompleted, MessageDelta, RunEnded, RunWaiting, ToolInvoked
 from app.loop.messages import (
     AnsweredCall,
@@ -28,23 +28,29 @@ from app.loop.messages import (
 from app.loop.ports import StoredIteration
 from app.loop.tool_calls import cancelled, shown_to_model
 from app.runs import statements
+from app.runs.lease import Lease
 from app.runs.shapes import run_json
 from app.runs.stored import answer_row, attempts_json, call_row, reply_json, shown_call, shown_pending
 from app.sessions.models import message_json
 
 Step = TypeVar("Step", bound=Callable[..., Coroutine[Any, Any, Any]])
+_IS_KEPT = "SELECT true FROM run_events WHERE run_id = $1 AND seq = $2"
 
 
 def to_its_end(step: Step) -> Step:
     """A step that is cancelled is still stored and shown; only then is the cancellation let through.
 
     Otherwise nobody would know whether the statement under way was committed, and its reserved event would hold up all
-    that come after it.
+    that come after it. One step at a time: so the rows hold the events in order, without a hole that is filled later.
     """
+
+    async def in_turn(journal: "RunJournal", *arguments: Any) -> Any:
+        async with journal.turn:
+            return await step(journal, *arguments)
 
     @wraps(step)
     async def run(*arguments: Any) -> Any:
-        task = asyncio.ensure_future(step(*arguments))
+        task = asyncio.ensure_future(in_turn(*arguments))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -66,12 +72,13 @@ class RunJournal:
         pool: Pool,
         log: RunLog,
         run: Mapping[str, Any],
-        claim: str,
+        lease: Lease,
         stored_iterations: Mapping[int, StoredIteration] | None = None,
         *,
         pending_seconds: float = 86_400.0,
     ) -> None:
-        self._pool, self._log, self._run, self._claim = pool, log, run, claim
+        self._pool, self._log, self._run, self._lease = pool, log, run, lease
+        self.turn = asyncio.Lock()
         self._pending_seconds = pending_seconds
         self._stored = dict(stored_iterations or {})
         self._persist: bool = run["session_id"] is not None and run["request"]["persist"]
@@ -90,6 +97,44 @@ class RunJournal:
     def stored(self, iteration: int) -> StoredIteration | None:
         return self._stored.get(iteration)
 
+    async def _store(self, kind: str, seq: int | None, statement: str, *arguments: Any) -> Any:
+        """Execute an owner's statement. `seq` is that of the event that it keeps, by which it is known when it was stored.
+
+        The row that it gives; or that of the run, when it was stored though its answer did not come. Raises LeaseLost where
+        it changed nothing.
+        """
+        given = (self._run["id"], self._lease.claim, *arguments)
+
+        async def again() -> asyncpg.Record | None:
+            async with self._pool.acquire() as connection, connection.transaction():
+                run = await connection.fetchrow(statements.LOCKED, self._run["id"])
+                if run is None or run["claim"] not in (None, self._lease.claim):
+                    return None
+                if seq is not None and await connection.fetchval(_IS_KEPT, self._run["id"], seq):
+                    return run
+                return await connection.fetchrow(statement, *given)
+
+        row = await self._lease.lasting(lambda: self._pool.fetchrow(statement, *given), again)
+        if row is None:
+            raise self._lease.lost(kind)
+        return row
+
+    async def begin(self) -> None:
+        """Store and show how this owner begins. To be awaited before anything is called; costs nothing later on."""
+        if not self._log.is_held:
+            return
+        await asyncio.sleep(0)  # what the loop shows before its calls, it shows first
+        await self._begin()
+
+    @to_its_end
+    async def _begin(self) -> None:
+        if not self._log.is_held:
+            return
+        self._log.begin()
+        seq, reserved = self._log.last_seq, self._log.to_reserve
+        await self._store("begin", None, statements.BEGIN, _rows(self._log.take_unkept()), reserved)
+        self._log.stored(seq, reserved)
+
     @to_its_end
     async def reply(self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         now = clock.now()
@@ -98,39 +143,33 @@ class RunJournal:
         message = self._message(message_id, "assistant", reply.text, now, tool_calls=shown_calls)
         event = MessageCompleted(iteration, message)
         seq = self._log.reserve(event)
-        row = await self._pool.fetchrow(
-            statements.REPLY,
-            self._run["id"], self._claim, iteration, reply_json(reply), attempts_json(reply.attempts), message_id,
+        reserved = self._log.to_reserve
+        row = await self._store(
+            "reply", seq, statements.REPLY,
+            iteration, reply_json(reply), attempts_json(reply.attempts), message_id,
             reply.text, shown_calls or None, [call_row(index, call) for index, call in enumerate(calls)],
-            reply.usage.as_dict(), self._persist, len(calls), now, _rows(self._log.take_unkept()),
+            reply.usage.as_dict(), self._persist, len(calls), now, _rows(self._log.take_unkept()), reserved,
         )  # fmt: skip
-        if row is None:
-            raise LeaseLost
-        message["position"] = row["position"]
+        message["position"] = await self._position(row, message_id)
         self._remember(iteration, reply, calls, {})
         self._log.release(seq, event)
+        self._log.stored(seq, reserved)
 
     @to_its_end
     async def failure(self, iteration: int, failure: ModelFailure) -> None:
         self.iterations = iteration
-        stored = await self._pool.fetchval(
-            statements.FAILURE,
-            self._run["id"], self._claim, iteration, message_id_of(self._run["id"], iteration),
-            attempts_json(failure.attempts), clock.now(),
+        await self._store(
+            "failure", None, statements.FAILURE,
+            iteration, message_id_of(self._run["id"], iteration), attempts_json(failure.attempts), clock.now(),
         )  # fmt: skip
-        if stored is None:
-            raise LeaseLost
 
     @to_its_end
     async def answer(self, iteration: int, answered: AnsweredCall) -> None:
         reserved = [(self._log.reserve(event), event) for event in _answer_events(iteration, answered)]
-        stored = await self._pool.fetchval(
-            statements.ANSWER,
-            self._run["id"], self._claim, [answer_row(answered)], _result_ids([answered.call.id]), clock.now(),
-            _rows(self._log.take_unkept()),
+        await self._store(
+            "answer", reserved[-1][0], statements.ANSWER,
+            [answer_row(answered)], _result_ids([answered.call.id]), clock.now(), _rows(self._log.take_unkept()),
         )  # fmt: skip
-        if stored is None:
-            raise LeaseLost
         self._open.pop(answered.call.id, None)
         self._pending.pop(answered.call.id, None)
         for seq, event in reserved:
@@ -138,23 +177,17 @@ class RunJournal:
 
     @to_its_end
     async def wait_for(self, iteration: int, pending: PendingCall) -> None:
-        expires_at = await self._pool.fetchval(
-            statements.WAIT_FOR, self._run["id"], self._claim, pending.call.id, pending.reason, self._pending_seconds
+        row = await self._store(
+            "wait_for", None, statements.WAIT_FOR, pending.call.id, pending.reason, self._pending_seconds
         )
-        if expires_at is None:
-            raise LeaseLost
-        self._pending[pending.call.id] = shown_pending(pending, expires_at)
+        self._pending[pending.call.id] = shown_pending(pending, row["expires_at"])
 
     @to_its_end
     async def suspend(self) -> asyncpg.Record:
         """Store that the run waits, and show for what; it belongs to nobody then. Returns its row."""
         event = RunWaiting([self._pending[call_id] for call_id in self._open if call_id in self._pending])
         seq = self._log.reserve(event)
-        row = await self._pool.fetchrow(
-            statements.SUSPEND, self._run["id"], self._claim, event.pending, _rows(self._log.take_unkept())
-        )
-        if row is None:
-            raise LeaseLost
+        row = await self._store("suspend", seq, statements.SUSPEND, event.pending, _rows(self._log.take_unkept()), seq)
         self._log.release(seq, event)
         return row
 
@@ -166,13 +199,10 @@ class RunJournal:
         message = self._message(message_id, "assistant", text, now)
         event = MessageCompleted(iteration, message)
         seq = self._log.reserve(event)
-        row = await self._pool.fetchrow(
-            statements.SAY,
-            self._run["id"], self._claim, message_id, text, now, self._persist, _rows(self._log.take_unkept()),
-        )  # fmt: skip
-        if row is None:
-            raise LeaseLost
-        message["position"] = row["position"]
+        row = await self._store(
+            "say", seq, statements.SAY, message_id, text, now, self._persist, _rows(self._log.take_unkept())
+        )
+        message["position"] = await self._position(row, message_id)
         self._log.release(seq, event)
 
     @to_its_end
@@ -183,21 +213,27 @@ class RunJournal:
         """
         settled = [(iteration, _settled(call)) for iteration, call in self._open.values()]
         released = [(self._log.reserve(_invoked(*pair)), _invoked(*pair)) for pair in settled]
-        placeholder = RunEnded({"status": outcome.status})
-        last_seq = self._log.reserve(placeholder)
-        row = await self._pool.fetchrow(
-            statements.FINISH,
-            self._run["id"], self._claim, outcome.status, outcome.finish_reason, outcome.output, outcome.output_parsed,
+        last_seq = self._log.reserve(RunEnded({"status": outcome.status}))
+        row = await self._store(
+            "finish", last_seq, statements.FINISH,
+            outcome.status, outcome.finish_reason, outcome.output, outcome.output_parsed,
             outcome.error_code, outcome.error_message, last_seq,
             [answer_row(answered) for _, answered in settled],
             _result_ids([answered.call.id for _, answered in settled]), clock.now(), _rows(self._log.take_unkept()),
         )  # fmt: skip
-        if row is None:
-            raise LeaseLost
         for seq, event in released:
             self._log.release(seq, event)
         self._log.release(last_seq, RunEnded(run_json(row)))
         return row
+
+    async def _position(self, row: asyncpg.Record, message_id: str) -> int | None:
+        """Where the message of a stored step stands in its session."""
+        if "position" in row.keys():  # noqa: SIM118, a record's `in` looks at its values
+            position: int | None = row["position"]
+            return position
+        query = "SELECT position FROM messages WHERE id = $1"
+        found: int | None = await self._lease.lasting(lambda: self._pool.fetchval(query, message_id))
+        return found
 
     def _remember(
         self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...], answers: Mapping[str, AnsweredCall]

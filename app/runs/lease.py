@@ -1,17 +1,92 @@
-"""Who owns a run. A claim is a random token that expires by the database's clock; every write of the run names it."""
+"""Who owns a run. A claim is a random token that expires by the database's clock; every write of the run names it.
 
+The owner keeps its own account of the time (`Lease`), by its monotonic clock and from before each statement that renewed
+the claim: so it never believes longer than the database that the run is its own.
+"""
+
+import asyncio
 import secrets
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import Any, TypeVar
 
 import asyncpg
 
 from app.infra.database import Pool
+from app.infra.errors import LeaseLost
+from app.infra.reach import is_out_of_reach
+from app.infra.telemetry import STALE_WRITES_REFUSED, log
 from app.runs import statements
+
+Answer = TypeVar("Answer")
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 
 
 def new_claim() -> str:
     return secrets.token_hex(16)
+
+
+class Lease:
+    """A run that this process owns, until it is told otherwise. `since`: when it was claimed, by the monotonic clock."""
+
+    def __init__(self, pool: Pool, run_id: str, claim: str, seconds: float, since: float) -> None:
+        self.run_id, self.claim, self.seconds = run_id, claim, seconds
+        self.pool = pool
+        self.until = since + seconds
+        self.calls = 0
+        """Calls of models and tools that are under way."""
+        self.waiting = 0
+        """Calls that are not begun since this process leaves."""
+        self.is_leaving = False
+        """Nothing new is begun: the run is let go of when what is under way is stored."""
+
+    @property
+    def is_at_rest(self) -> bool:
+        """All that was under way is stored or about to be (a step is stored to its end), and nothing more is begun."""
+        return self.waiting > 0 and self.calls == 0
+
+    def renewed(self, since: float) -> None:
+        self.until = max(self.until, since + self.seconds)
+
+    async def confirm(self) -> None:
+        """Make sure that the run is still ours; asks the database only after a pause longer than the lease."""
+        if monotonic() < self.until:
+            return
+        log.info("lease_ran_out", run_id=self.run_id)
+        since = monotonic()
+        if not await self.lasting(lambda: self.pool.fetch(statements.RENEW, [self.run_id], [self.claim], self.seconds)):
+            raise self.lost("renewal")
+        self.renewed(since)
+
+    async def reserve(self, seq: int) -> None:
+        """Let the run's row tell that events up to this seq may be shown. Raises LeaseLost."""
+        if await self.lasting(lambda: self.pool.fetchval(statements.RESERVE, self.run_id, self.claim, seq)) is None:
+            raise self.lost("reservation")
+
+    def lost(self, kind: str) -> LeaseLost:
+        """The error of a write that was refused, counted."""
+        STALE_WRITES_REFUSED.labels(kind).inc()
+        log.info("stale_write_refused", run_id=self.run_id, kind=kind)
+        return LeaseLost()
+
+    async def lasting(
+        self, work: Callable[[], Awaitable[Answer]], again: Callable[[], Awaitable[Answer]] | None = None
+    ) -> Answer:
+        """Do it; do it `again` while the database is out of reach and the run may still be ours.
+
+        That is for as long as the lease lasts, and at least as long as a lease is: nobody can have claimed the run while
+        there was no database. Raises what `work` raised last.
+        """
+        give_up_at, pause, step = max(self.until, monotonic() + self.seconds), _FIRST_PAUSE_SECONDS, work
+        while True:
+            try:
+                return await step()
+            except Exception as error:
+                if not is_out_of_reach(error) or monotonic() + pause > give_up_at:
+                    raise
+                log.warning("database_away", run_id=self.run_id, error=type(error).__name__)
+            await asyncio.sleep(pause)
+            pause, step = min(2 * pause, _LONGEST_PAUSE_SECONDS), again or work
 
 
 async def claim(pool: Pool, run_id: str, lease_seconds: float) -> asyncpg.Record | None:
@@ -23,9 +98,9 @@ async def claim(pool: Pool, run_id: str, lease_seconds: float) -> asyncpg.Record
         return None  # another run of the session was started at this very moment
 
 
-async def claim_to_cancel(pool: Pool, run_id: str) -> asyncpg.Record | None:
+async def claim_to_cancel(pool: Pool, run_id: str, lease_seconds: float) -> asyncpg.Record | None:
     """Take a run in order to end it; None when a living process owns it or it has ended."""
-    return await pool.fetchrow(statements.CLAIM_TO_CANCEL, run_id, new_claim())
+    return await pool.fetchrow(statements.CLAIM_TO_CANCEL, run_id, new_claim(), lease_seconds)
 
 
 async def abandoned(pool: Pool, limit: int) -> list[str]:
@@ -33,17 +108,18 @@ async def abandoned(pool: Pool, limit: int) -> list[str]:
     return [row["id"] for row in await pool.fetch(statements.ABANDONED, limit)]
 
 
-async def renew(pool: Pool, claims: Mapping[str, str], lease_seconds: float) -> set[str]:
-    """Renew the leases of these runs (claims by run id). Returns those that another process owns or that are gone.
+async def renew(pool: Pool, claims: Mapping[str, str], lease_seconds: float) -> tuple[set[str], set[str]]:
+    """Renew the leases of these runs (claims by run id). Returns the renewed, and those that are another's or gone.
 
     A run that has just ended or begun to wait is neither: its owner is about to notice.
     """
     rows = await pool.fetch(statements.RENEW, list(claims), list(claims.values()), lease_seconds)
-    missing = claims.keys() - {row["id"] for row in rows}
+    renewed = {row["id"] for row in rows}
+    missing = claims.keys() - renewed
     if not missing:
-        return set()
+        return renewed, set()
     known = {row["id"]: row for row in await pool.fetch(statements.OWNERS, list(missing))}
-    return {
+    return renewed, {
         run_id
         for run_id in missing
         if run_id not in known or (known[run_id]["status"] == "running" and known[run_id]["claim"] != claims[run_id])

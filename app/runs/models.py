@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Index, Text, text
+from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Index, Integer, Text, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field as Column_
 from sqlmodel import SQLModel
@@ -22,7 +22,8 @@ class Run(SQLModel, table=True):
     """`request` is all that is needed to execute it, resolved when it was accepted, so that any process can.
 
     `claim` is the token of the process that owns it, fresh per claim, good until `lease_expires_at` by the database's
-    clock; `epoch` counts the claims and fences the event log. `last_seq` is set with the terminal status.
+    clock; `epoch` counts the claims and fences the event log. `last_seq` is set with the terminal status. No event beyond
+    `reserved_seq` and the stored ones was shown to anybody.
 
     A run that waits has no claim: `pending` tells for what, and `wake_at` until when. `worked_seconds` is the time that
     earlier owners worked on it, and `answered_epoch` the epoch in which it began to wait.
@@ -76,6 +77,7 @@ class Run(SQLModel, table=True):
     wake_at: datetime | None = _time()
     cancel_requested_at: datetime | None = _time()
     last_seq: int | None = None
+    reserved_seq: int = Column_(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
     created_at: datetime = _time(nullable=False)
     started_at: datetime | None = _time()
     finished_at: datetime | None = _time()

@@ -1,7 +1,8 @@
 """What a new owner of a run finds: what was written down, and what was already shown."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from app.events.frames import Group, frame_of_dict, read, split
@@ -9,6 +10,8 @@ from app.events.log import EventLog
 from app.events.writer import identify_json
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
+from app.infra.redis import RedisAway
+from app.infra.telemetry import STALE_WRITES_REFUSED
 from app.loop.events import TERMINAL_TYPES
 from app.loop.ports import StoredIteration
 from app.runs.replay import rebuild
@@ -17,12 +20,16 @@ from app.runs.stored import answered_of, call_of, pending_of, reply_of, resoluti
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the event log says. `partial` is a message that was begun and not completed, with the `text` shown of it."""
+    """What the event log says. `partial` is a message that was begun and not completed, with the `text` shown of it.
+
+    `above`: the log was lost; what was shown after `last_seq` is not known, but nothing beyond this seq.
+    """
 
     last_seq: int
     identities: frozenset[tuple[object, ...]]
     partial: tuple[int, str] | None
     text: str
+    above: int | None = None
 
     def rest_of(self, body: dict[str, Any]) -> dict[str, Any]:
         """A rebuilt event; the delta of the message that was begun holds only what was not shown of it."""
@@ -63,27 +70,46 @@ async def attempts_made(pool: Pool, run_id: str) -> int:
 
 
 async def catch_up(log: EventLog, pool: Pool, run: Mapping[str, Any]) -> Shown:
-    """Bring the event log up to what the rows say, under the new epoch, and read what it shows.
+    """What was shown of a run: by its event log, which is brought up to what the rows say, under the new epoch.
 
-    The rows are ahead when the last owner died between a commit and its append; the log is empty when Redis lost it.
+    The rows are ahead when the last owner died between a commit and its append. The log is lost when Redis has forgotten
+    it, or part of it, or is away: then nothing is added to it, so that readers take what is missing from the rows.
     """
-    shown = _read_shown(await log.read_all(run["id"]))
-    missing = [
-        body
-        for body in map(shown.rest_of, await rebuild(pool, run))
-        if body["seq"] > shown.last_seq and body.get("text") != ""
-    ]
+    bodies = await rebuild(pool, run)
+    stored = bodies[-1]["seq"]
+    try:
+        groups = await log.read_all(run["id"])
+    except RedisAway:
+        groups = []
+    shown = _read_shown(groups, identities_of(bodies))
+    if not _is_whole(groups, run["epoch"]):
+        above = max(run["reserved_seq"], stored, shown.last_seq)
+        return replace(shown, last_seq=stored, partial=None, above=above)
+    missing = [body for body in map(shown.rest_of, bodies) if body["seq"] > shown.last_seq and body.get("text") != ""]
     if not missing:
         return shown
     frames = b"".join(map(frame_of_dict, missing))
-    group = Group(missing[0]["seq"], missing[-1]["seq"], frames, missing[-1]["type"] in TERMINAL_TYPES)
-    if not await log.append(run["id"], run["epoch"], group):
+    group = Group(shown.last_seq + 1, missing[-1]["seq"], frames, missing[-1]["type"] in TERMINAL_TYPES)
+    written = log.append(run["id"], run["epoch"], group)
+    if await log.settled(written) and not written.result():
+        STALE_WRITES_REFUSED.labels("event").inc()
         raise LeaseLost
-    return _read_shown(await log.read_all(run["id"]))
+    return _read_shown([*groups, group], identities_of(bodies))
 
 
-def _read_shown(groups: list[Group]) -> Shown:
-    identities: set[tuple[object, ...]] = set()
+def identities_of(bodies: list[dict[str, Any]]) -> set[tuple[object, ...]]:
+    return {identity for body in bodies if (identity := identify_json(body)) is not None}
+
+
+def _is_whole(groups: list[Group], epoch: int) -> bool:
+    """Whether the log has all that was shown: something from its begin on, without a gap. A first owner finds it empty."""
+    if not groups:
+        return epoch == 1
+    return groups[0].first == 1 and all(one.last + 1 == other.first for one, other in pairwise(groups))
+
+
+def _read_shown(groups: list[Group], stored: set[tuple[object, ...]]) -> Shown:
+    identities = set(stored)
     partial: tuple[int, str] | None = None
     text = ""
     for group in groups:

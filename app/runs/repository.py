@@ -6,6 +6,7 @@ from typing import Any
 
 import asyncpg
 
+from app.events.writer import AHEAD
 from app.infra import clock, ids
 from app.infra.database import Connection, Pool
 from app.infra.errors import NotFound
@@ -30,7 +31,7 @@ async def known(pool: Pool, workspace_id: str) -> Known:
 async def start_alone(
     db: Connection | Pool, run: dict[str, Any], claim: str, lease_seconds: float, created_at: datetime
 ) -> asyncpg.Record:
-    return await db.fetchrow(statements.START_ALONE, run, claim, lease_seconds, created_at)
+    return await db.fetchrow(statements.START_ALONE, run, claim, lease_seconds, created_at, AHEAD)
 
 
 async def start_in_session(
@@ -42,11 +43,13 @@ async def start_in_session(
     message: dict[str, Any] | None,
 ) -> asyncpg.Record | None:
     """Store a started run and its user's message at once; None when the session has an active run."""
-    return await db.fetchrow(statements.START_IN_SESSION, run, claim, lease_seconds, created_at, run["session_id"], message)
+    return await db.fetchrow(
+        statements.START_IN_SESSION, run, claim, lease_seconds, created_at, run["session_id"], message, AHEAD
+    )
 
 
 async def queue(db: Connection | Pool, run: dict[str, Any], created_at: datetime) -> asyncpg.Record:
-    return await db.fetchrow(statements.QUEUE, run, created_at)
+    return await db.fetchrow(statements.QUEUE, run, created_at, AHEAD)
 
 
 async def lock_session(db: Connection, session_id: str) -> None:

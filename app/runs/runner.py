@@ -9,29 +9,31 @@ import asyncpg
 import structlog
 
 from app.events.log import EventLog
-from app.events.writer import RunLog
+from app.events.writer import Resumption, RunLog
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import RUNS, log
-from app.loop.events import MessageDiscarded, RunQueued, RunResumed, RunStarted
+from app.loop.events import Event, MessageDiscarded, RunQueued, RunResumed, RunStarted
 from app.loop.loop import Task, failed, run_loop
 from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
 from app.loop.ports import Emit, Provider, Tools
 from app.loop.turn import Limits
 from app.runs import statements
 from app.runs.answer import answer_parser
+from app.runs.held import Held, HeldProvider, HeldTools
 from app.runs.hooks import HookedProvider, HookedTools, HookFailed, Hooks
 from app.runs.journal import RunJournal, call_id_of, message_id_of
+from app.runs.lease import Lease
 from app.runs.metering import MeteredProvider
 from app.runs.prompt import build_messages, input_message
-from app.runs.recovery import attempts_made, catch_up, stored_iterations
+from app.runs.recovery import Shown, attempts_made, catch_up, stored_iterations
 from app.runs.sent_once import SentOnce
 from app.runs.shapes import queued_json, run_json, started_json
 from app.tools.toolbox import Toolbox
 
 FLUSH_SECONDS = 5.0
-"""How long the end of a run waits for a log that is out of reach; readers then make its events from the rows."""
+"""How long the end of a run waits for a log that is slow; readers then make its events from the rows."""
 
 
 class OutOfReach(Exception):
@@ -49,6 +51,7 @@ class Owned:
     """A run that this process has claimed. `fresh`: it was accepted by this process just now, nothing is stored yet."""
 
     run: Mapping[str, Any]
+    lease: Lease
     fresh: bool = False
 
     @property
@@ -87,10 +90,10 @@ class Runner:
         """
         run = owned.run
         structlog.contextvars.bind_contextvars(run_id=run["id"], session_id=run["session_id"])
-        run_log, journal = await self._open(owned)
+        run_log, journal, discard = await self._open(owned)
         try:
             try:
-                outcome = await self._outcome(run, run_log, journal)
+                outcome = await self._outcome(owned, run_log, journal, discard)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if not cancel_wanted() or task is None:
@@ -101,10 +104,11 @@ class Runner:
         finally:
             run_log.close()
 
-    async def end(self, run: Mapping[str, Any]) -> asyncpg.Record:
+    async def end(self, owned: Owned) -> asyncpg.Record:
         """End a claimed run that nobody works on as `cancelled`, from what is stored of it."""
+        run = owned.run
         structlog.contextvars.bind_contextvars(run_id=run["id"], session_id=run["session_id"])
-        run_log, journal = await self._open(Owned(run), goes_on=False)
+        run_log, journal, _ = await self._open(owned, goes_on=False)
         try:
             return await self._finish(run, run_log, journal, cancelled(journal))
         finally:
@@ -121,33 +125,40 @@ class Runner:
         finally:
             run_log.close()
 
-    async def _open(self, owned: Owned, *, goes_on: bool = True) -> tuple[RunLog, RunJournal]:
-        run = owned.run
+    async def _open(self, owned: Owned, *, goes_on: bool = True) -> tuple[RunLog, RunJournal, bool]:
+        """With whether a message may have been begun of which nothing is known."""
+        run, lease = owned.run, owned.lease
         in_session = run["session_id"] is not None and run["request"]["persist"]
         if owned.fresh:
-            run_log = RunLog(self._event_log, run["id"], run["epoch"], in_session=in_session)
+            run_log = RunLog(
+                self._event_log, run["id"], run["epoch"],
+                holder=lease, reserved=run["reserved_seq"], in_session=in_session,
+            )  # fmt: skip
             run_log.emit(RunQueued(queued_json(run)))
             run_log.emit(RunStarted(started_json(run)))
-            return run_log, RunJournal(self._pool, run_log, run, owned.claim, pending_seconds=self._pending_seconds)
+            return run_log, RunJournal(self._pool, run_log, run, lease, pending_seconds=self._pending_seconds), False
         if in_session and goes_on:  # the input of a run that was queued becomes part of the history now
             message = input_message(run["id"], run["request"]["input"])
-            await self._pool.execute(statements.ASK, run["session_id"], run["id"], message)
-        stored = await stored_iterations(self._pool, run["id"])
-        shown = await catch_up(self._event_log, self._pool, run)
-        run_log = RunLog(self._event_log, run["id"], run["epoch"], shown.last_seq, shown.identities, in_session=in_session)
-        if goes_on and run["epoch"] > 1 and run["started_at"] is not None:
-            answered = run["answered_epoch"] is not None and run["epoch"] == run["answered_epoch"] + 1
-            run_log.emit(RunResumed("answered" if answered else "recovered"))
-            if shown.partial is not None:
-                run_log.emit(MessageDiscarded(*shown.partial))
-        return run_log, RunJournal(self._pool, run_log, run, owned.claim, stored, pending_seconds=self._pending_seconds)
+            await lease.lasting(lambda: self._pool.execute(statements.ASK, run["session_id"], run["id"], message))
+        stored = await lease.lasting(lambda: stored_iterations(self._pool, run["id"]))
+        shown = await lease.lasting(lambda: catch_up(self._event_log, self._pool, run))
+        resumes = goes_on and run["epoch"] > 1 and run["started_at"] is not None
+        run_log = RunLog(
+            self._event_log, run["id"], run["epoch"], shown.last_seq, shown.identities,
+            holder=lease, reserved=run["reserved_seq"], in_session=in_session,
+            resumption=Resumption(_preamble(run, shown) if resumes else (), shown.above)
+            if resumes or shown.above is not None
+            else None,
+        )  # fmt: skip
+        journal = RunJournal(self._pool, run_log, run, lease, stored, pending_seconds=self._pending_seconds)
+        return run_log, journal, resumes and shown.above is not None and shown.above > shown.last_seq
 
-    async def _outcome(self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal) -> Outcome:
-        request = run["request"]
+    async def _outcome(self, owned: Owned, run_log: RunLog, journal: RunJournal, discard: bool) -> Outcome:
+        run, request = owned.run, owned.run["request"]
         deadline = asyncio.timeout(max(0.0, request["deadline_seconds"] - run["worked_seconds"]))
         try:
             async with deadline:
-                return await self._loop(run, run_log, journal)
+                return await self._loop(owned, run_log, journal, discard)
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -174,13 +185,13 @@ class Runner:
             log.exception("run_failed_inside")
         return failed(ErrorCode.INTERNAL, "An internal error ended the run.")
 
-    async def _loop(self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal) -> Outcome:
-        request = run["request"]
-        attempts = await attempts_made(self._pool, run["id"]) if run["epoch"] > 1 else 0
-        toolbox = await self._toolbox_for(run)
+    async def _loop(self, owned: Owned, run_log: RunLog, journal: RunJournal, discard: bool) -> Outcome:
+        run, request, lease = owned.run, owned.run["request"], owned.lease
+        attempts = await lease.lasting(lambda: attempts_made(self._pool, run["id"])) if run["epoch"] > 1 else 0
+        toolbox = await lease.lasting(lambda: self._toolbox_for(run))
         task = Task(
             model=run["model"],
-            messages=await build_messages(self._pool, run),
+            messages=await lease.lasting(lambda: build_messages(self._pool, run)),
             message_id=lambda iteration: message_id_of(run["id"], iteration),
             call_id=lambda iteration, index: call_id_of(run["id"], iteration, index),
             tools=toolbox.offered,
@@ -188,13 +199,16 @@ class Runner:
             limits=limits_of(request),
             parse=None if request["response_schema"] is None else answer_parser(request["response_schema"]),
         )
-        provider: Provider = MeteredProvider(await self._provider_for(run, run_log.emit, attempts))
-        tools: Tools = SentOnce(self._pool, toolbox, run["id"], run["claim"]) if toolbox.at_most_once else toolbox
+        asked = await lease.lasting(lambda: self._provider_for(run, run_log.emit, attempts))
+        provider: Provider = MeteredProvider(asked)
+        tools: Tools = SentOnce(self._pool, toolbox, lease) if toolbox.at_most_once else toolbox
         if self._hooks is not None:
             shown = run_json(run)
             provider = HookedProvider(self._hooks, provider, shown, run_log.emit)
             tools = HookedTools(self._hooks, tools, shown)
-        return await run_loop(task, provider, tools, journal, run_log.emit)
+        held = Held(lease, journal.begin)
+        unknown = (lambda asked: run_log.emit(MessageDiscarded(asked.iteration, asked.message_id))) if discard else None
+        return await run_loop(task, HeldProvider(held, provider, unknown), HeldTools(held, tools), journal, run_log.emit)
 
     async def _finish(
         self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal, outcome: Outcome
@@ -223,6 +237,13 @@ class Runner:
                 await run_log.flushed()
         except TimeoutError:
             log.warning("event_log_behind", last_seq=run_log.last_seq)
+
+
+def _preamble(run: Mapping[str, Any], shown: Shown) -> list[Event]:
+    """What a new owner of a run that was under way shows first."""
+    answered = run["answered_epoch"] is not None and run["epoch"] == run["answered_epoch"] + 1
+    resumed = RunResumed("answered" if answered else "recovered")
+    return [resumed] if shown.partial is None else [resumed, MessageDiscarded(*shown.partial)]
 
 
 def _hook_failed(error: BaseException) -> Outcome:

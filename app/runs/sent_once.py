@@ -5,9 +5,9 @@ it is not sent again, and the model is told.
 """
 
 from app.infra.database import Pool
-from app.infra.errors import LeaseLost
 from app.loop.messages import PendingCall, ToolCall, ToolOutcome, ToolResult
 from app.runs import statements
+from app.runs.lease import Lease
 from app.tools.toolbox import Toolbox
 
 OUTCOME_UNKNOWN = (
@@ -16,8 +16,8 @@ OUTCOME_UNKNOWN = (
 
 
 class SentOnce:
-    def __init__(self, pool: Pool, toolbox: Toolbox, run_id: str, claim: str) -> None:
-        self._pool, self._toolbox, self._run_id, self._claim = pool, toolbox, run_id, claim
+    def __init__(self, pool: Pool, toolbox: Toolbox, lease: Lease) -> None:
+        self._pool, self._toolbox, self._lease = pool, toolbox, lease
 
     async def call(self, call: ToolCall) -> ToolResult | PendingCall:
         if call.name in self._toolbox.at_most_once and not await self._mark(call):
@@ -28,9 +28,11 @@ class SentOnce:
         return await self._toolbox.received(call, result)
 
     async def _mark(self, call: ToolCall) -> bool:
-        """True when this is the first time. Raises LeaseLost when the run is another's."""
-        if await self._pool.fetchval(statements.SENDING, self._run_id, self._claim, call.id) is not None:
+        """True when no earlier owner has sent it. Raises LeaseLost when the run is another's."""
+        run_id, claim = self._lease.run_id, self._lease.claim
+        if await self._lease.lasting(lambda: self._pool.fetchval(statements.SENDING, run_id, claim, call.id)) is not None:
             return True
-        if await self._pool.fetchval("SELECT claim FROM runs WHERE id = $1", self._run_id) != self._claim:
-            raise LeaseLost
+        query = "SELECT claim FROM runs WHERE id = $1"
+        if await self._lease.lasting(lambda: self._pool.fetchval(query, run_id)) != claim:
+            raise self._lease.lost("sending")
         return False

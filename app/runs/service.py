@@ -3,33 +3,39 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from time import monotonic
 from weakref import WeakValueDictionary
 
 import asyncpg
 
-from app.events.frames import PING
 from app.events.log import EventLog
 from app.events.sse import PING_SECONDS
 from app.idempotency import Idempotency
 from app.infra import clock
 from app.infra.database import Connection, Pool
 from app.infra.errors import Conflict, Invalid, NotFound, Unavailable
+from app.infra.redis import RedisAway
+from app.infra.telemetry import log
 from app.loop.messages import ACTIVE_STATUSES, RunStatus
 from app.runs import lease, repository
+from app.runs.following import Reader, reached, rest
+from app.runs.lease import Lease
 from app.runs.prompt import input_message
-from app.runs.replay import frames_after, rebuild
 from app.runs.resolve import Resolved
 from app.runs.runner import Owned, Runner
 from app.runs.supervisor import Supervisor
 
 _CANCEL_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
 _STARTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """`since`: when its statement was sent, by the monotonic clock."""
+
     row: asyncpg.Record
+    since: float = 0.0
     replayed: bool = False
 
 
@@ -57,11 +63,12 @@ class RunService:
                     return first
         resolved = await resolve()
         for _ in range(_STARTS):
+            since = monotonic()
             if idempotency is None and self._is_simple(resolved):
                 row = await self._start_at_once(self.pool, resolved)
-                started = None if row is None else Started(row)
+                started = None if row is None else Started(row, since)
             else:
-                started = await self._start_carefully(resolved, idempotency)
+                started = await self._start_carefully(resolved, idempotency, since)
             if started is not None:
                 return await self._set_going(started, resolved)
             await self._make_room(resolved)
@@ -89,7 +96,7 @@ class RunService:
         except asyncpg.ForeignKeyViolationError:
             raise NotFound() from None
 
-    async def _start_carefully(self, resolved: Resolved, idempotency: Idempotency | None) -> Started | None:
+    async def _start_carefully(self, resolved: Resolved, idempotency: Idempotency | None, since: float) -> Started | None:
         """In one transaction: the key, the session's lock, the run, queued where it must wait."""
         session_id = resolved.row["session_id"]
         async with self.pool.acquire() as connection, connection.transaction():
@@ -106,14 +113,16 @@ class RunService:
                 row = await self._start_at_once(connection, resolved)
             if row is not None and idempotency is not None:
                 await idempotency.keep_run(connection, row["id"])
-        return None if row is None else Started(row)
+        return None if row is None else Started(row, since)
 
     async def _set_going(self, started: Started, resolved: Resolved) -> Started:
         if started.replayed:
             return started
         if started.row["status"] == "running":
             # the request as it was given: a JSONB column forgets the order of keys
-            self._supervisor.own(Owned({**started.row, "request": resolved.row["request"]}, fresh=True))
+            claim = started.row["claim"]
+            lease = Lease(self.pool, started.row["id"], claim, self._lease_seconds, started.since)
+            self._supervisor.own(Owned({**started.row, "request": resolved.row["request"]}, lease, fresh=True))
         else:
             await self._runner.announce(started.row)
             await self._supervisor.take(started.row["id"])
@@ -142,6 +151,7 @@ class RunService:
         if self._supervisor.cancel(run_id):
             await self._supervisor.wait(run_id, _CANCEL_SECONDS)
         elif owned or not await self._supervisor.finalise(run_id):
+            await self._supervisor.tell("cancel", run_id)
             await self._wait_elsewhere(row, _CANCEL_SECONDS)
         return await repository.reload(self.pool, run_id)
 
@@ -156,13 +166,21 @@ class RunService:
         return row
 
     async def _wait_elsewhere(self, row: asyncpg.Record, seconds: float | None) -> None:
-        started = clock.now()
-        async for group in self._log.follow(row["id"], 0, 1.0):
-            if group is None or b"\nevent: run.waiting\n" in group.frames:
+        """Until the run has ended or waits; also by a look at its row now and then, which is all there is without Redis."""
+        started = monotonic()
+        async with self._log.follow(row["id"], 0) as following:
+            while not following.is_over:
+                try:
+                    groups = await following.next(_LOOK_SECONDS)
+                except RedisAway:
+                    groups = []
+                    await following.pause(_LOOK_SECONDS / 2)
+                if groups and not any(group.ends or b"\nevent: run.waiting\n" in group.frames for group in groups):
+                    continue
                 now = await repository.reload(self.pool, row["id"])
                 if now["status"] not in (RunStatus.QUEUED, RunStatus.RUNNING):
                     return
-                if seconds is not None and (clock.now() - started).total_seconds() > seconds:
+                if seconds is not None and monotonic() - started > seconds:
                     return
                 await self._supervisor.finalise_if_asked(now)
 
@@ -176,61 +194,24 @@ class RunService:
 
     async def check_seq(self, row: asyncpg.Record, after: int) -> None:
         """Raises Invalid for a seq that the run has not reached."""
-        if after <= 0:
-            return
-        top = row["last_seq"]
-        if top is None:
-            top = await self._log.top(row["id"])
-            if after > top:
-                query = "SELECT coalesce(max(seq), 0) FROM run_events WHERE run_id = $1"
-                top = max(top, await self.pool.fetchval(query, row["id"]))
-        if after > top:
+        if after > 0 and not await reached(self._log, self.pool, row, after):
             raise Invalid(f"The run has not reached {after}.", errors=[(("header", "Last-Event-ID"), "not reached yet")])
 
     async def frames(self, row: asyncpg.Record, after: int) -> AsyncIterator[bytes]:
         """The run's events after a seq as SSE frames, until its end; a ping whenever there was nothing for a while."""
-        cursor = after
         if row["status"] not in ACTIVE_STATUSES:
-            yield await self._rest(row, cursor)
+            yield await rest(self._log, self.pool, row, after)
             return
-        async for group in self._log.follow(row["id"], after, PING_SECONDS):
-            if group is None:
-                now = await self._reload_or_none(row["id"])
-                if now is None:
-                    return
-                if now["status"] not in ACTIVE_STATUSES:
-                    yield await self._rest(now, cursor)
-                    return
-                yield PING
-                continue
-            if group.first > cursor + 1:
-                bodies = await rebuild(self.pool, row)
-                yield frames_after([body for body in bodies if body["seq"] < group.first], cursor)
-            cursor = group.last
-            yield group.frames
-
-    async def _rest(self, row: asyncpg.Record, cursor: int) -> bytes:
-        """All that is left of a finished run's events: from the log where it is whole, else made from the rows."""
-        frames: list[bytes] = []
-        at = cursor
-        while groups := await self._log.read(row["id"], at):
-            for group in groups:
-                if group.first > at + 1:
-                    return frames_after(await rebuild(self.pool, row), cursor)
-                frames.append(group.after(at).frames)
-                at = group.last
-        if at < row["last_seq"]:
-            return frames_after(await rebuild(self.pool, row), cursor)
-        return b"".join(frames)
-
-    async def _reload_or_none(self, run_id: str) -> Any:
-        try:
-            return await repository.reload(self.pool, run_id)
-        except NotFound:
-            return None
+        reader = Reader(self._log, self.pool, row["id"], after, PING_SECONDS)
+        async for part in reader.frames():
+            yield part
 
     async def forget(self, run_ids: list[str]) -> None:
         """The rows of these runs are erased: stop them, and erase their event logs."""
         for run_id in run_ids:
             self._supervisor.lose(run_id)
-        await self._log.forget(run_ids)
+        try:
+            await self._log.forget(run_ids)
+        except RedisAway:
+            # they run out by themselves (`EVENT_TTL_SECONDS`), and nobody can ask for a run that has no row
+            log.warning("event_logs_left", runs=len(run_ids))

@@ -12,17 +12,19 @@ _NEW_RUN = """(SELECT * FROM jsonb_to_record($1) AS run(id text, workspace_id te
  member_id text, model text, metadata jsonb, request jsonb))"""
 
 _INSERT_RUN = f"""INSERT INTO runs ({_RUN_FIELDS}, status, claim, epoch, lease_expires_at, created_at, started_at,
- claimed_at, worked_seconds, iterations, tool_calls, input_tokens, output_tokens, cached_tokens, reasoning_tokens)"""
+ claimed_at, worked_seconds, iterations, tool_calls, input_tokens, output_tokens, cached_tokens, reasoning_tokens,
+ reserved_seq)"""
 
-# $1 run, $2 claim, $3 lease seconds, $4 created_at
+# $1 run, $2 claim, $3 lease seconds, $4 created_at, $5 reserved seq
 START_ALONE = f"""
 {_INSERT_RUN}
-SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, $4, 0, 0, 0, 0, 0, 0, 0
+SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, $4, 0, 0, 0, 0, 0, 0, 0, $5
   FROM {_NEW_RUN} AS new
 RETURNING *
 """
 
-# $1 run, $2 claim, $3 lease seconds, $4 created_at, $5 session_id, $6 message (JSON) or NULL; no row: the session is busy
+# $1 run, $2 claim, $3 lease seconds, $4 created_at, $5 session_id, $6 message (JSON) or NULL, $7 reserved seq; no row: the
+# session is busy
 START_IN_SESSION = f"""
 WITH free AS (
   UPDATE sessions SET next_position = next_position + ($6::jsonb IS NOT NULL)::int, updated_at = $4
@@ -31,7 +33,7 @@ WITH free AS (
   RETURNING next_position - ($6::jsonb IS NOT NULL)::int AS position),
 started AS (
   {_INSERT_RUN}
-  SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, $4, 0, 0, 0, 0, 0, 0, 0
+  SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $4, $4, 0, 0, 0, 0, 0, 0, 0, $7
     FROM {_NEW_RUN} AS new, free
   RETURNING *),
 asked AS (
@@ -42,10 +44,10 @@ asked AS (
 SELECT started.*, free.position AS input_position FROM started, free
 """
 
-# $1 run, $2 created_at
+# $1 run, $2 created_at, $3 reserved seq
 QUEUE = f"""
 {_INSERT_RUN}
-SELECT {_RUN_FIELDS}, 'queued', NULL, 0, NULL, $2, NULL, NULL, 0, 0, 0, 0, 0, 0, 0 FROM {_NEW_RUN} AS new
+SELECT {_RUN_FIELDS}, 'queued', NULL, 0, NULL, $2, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, $3 FROM {_NEW_RUN} AS new
 RETURNING *
 """
 
@@ -93,6 +95,11 @@ UPDATE runs SET lease_expires_at = now() + make_interval(secs => $3)
 RETURNING runs.id
 """
 
+# $1 run_id, $2 claim, $3 seq: events up to it may be shown
+RESERVE = """
+UPDATE runs SET reserved_seq = greatest(reserved_seq, $3) WHERE id = $1 AND claim = $2 AND status = 'running' RETURNING id
+"""
+
 # $1 run ids
 OWNERS = "SELECT id, status, claim FROM runs WHERE id = ANY($1)"
 
@@ -112,9 +119,9 @@ UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, now())
 RETURNING status, claim IS NOT NULL AND lease_expires_at > now() AS owned
 """
 
-# $1 run_id, $2 claim: own a run in order to end it, whatever it was doing, unless a living process owns it
+# $1 run_id, $2 claim, $3 lease seconds: own a run in order to end it, whatever it was doing, unless a living process owns it
 CLAIM_TO_CANCEL = """
-UPDATE runs SET claim = $2, epoch = epoch + 1, lease_expires_at = now() + interval '10 seconds'
+UPDATE runs SET claim = $2, epoch = epoch + 1, lease_expires_at = now() + make_interval(secs => $3)
  WHERE id = $1 AND status IN ('queued', 'running', 'waiting')
    AND (status <> 'running' OR claim IS NULL OR lease_expires_at < now())
 RETURNING *
@@ -126,10 +133,10 @@ _KEEP_EVENTS = """INSERT INTO run_events (run_id, seq, type, at, ref, data)
   ON CONFLICT (run_id, seq) DO NOTHING"""
 
 # $1 run_id, $2 claim, $3 iteration, $4 reply, $5 model_calls, $6 message_id, $7 content, $8 shown tool calls or NULL,
-# $9 calls, $10 usage, $11 persist, $12 number of calls, $13 created_at, $14 events
+# $9 calls, $10 usage, $11 persist, $12 number of calls, $13 created_at, $14 events, $15 reserved seq
 REPLY = f"""
 WITH owner AS (
-  UPDATE runs SET iterations = $3, tool_calls = tool_calls + $12,
+  UPDATE runs SET iterations = $3, tool_calls = tool_calls + $12, reserved_seq = greatest(reserved_seq, $15),
          input_tokens = input_tokens + ($10::jsonb->>'input_tokens')::bigint,
          output_tokens = output_tokens + ($10::jsonb->>'output_tokens')::bigint,
          cached_tokens = cached_tokens + ($10::jsonb->>'cached_tokens')::bigint,
@@ -157,13 +164,15 @@ kept_events AS ({_KEEP_EVENTS.format(events="$14::jsonb")})
 SELECT owner.id, place.position FROM owner LEFT JOIN place ON true
 """
 
-# $1 run_id, $2 claim, $3 iteration, $4 message_id, $5 model_calls, $6 created_at: a model call that gave no reply
+# $1 run_id, $2 claim, $3 iteration, $4 message_id, $5 model_calls, $6 created_at: a model call that gave no reply; kept
+# once, also when it comes again since nobody knows whether it was stored
 FAILURE = """
 WITH owner AS (
   UPDATE runs SET iterations = $3 WHERE id = $1 AND claim = $2 AND status = 'running' RETURNING id)
 INSERT INTO iterations (run_id, iteration, message_id, reply, model_calls, created_at)
 SELECT owner.id, $3, $4, NULL, $5, $6 FROM owner
-ON CONFLICT (run_id, iteration) DO UPDATE SET model_calls = iterations.model_calls || excluded.model_calls
+ON CONFLICT (run_id, iteration) DO UPDATE SET model_calls = iterations.model_calls || CASE
+  WHEN iterations.model_calls @> excluded.model_calls THEN '[]' ELSE excluded.model_calls END
 RETURNING run_id
 """
 
@@ -197,24 +206,42 @@ UPDATE tool_calls SET pending_reason = $4, expires_at = now() + make_interval(se
 RETURNING expires_at
 """
 
-# $1 run_id, $2 claim, $3 call_id: a call that must not be sent twice is about to be sent
+# $1 run_id, $2 claim, $3 call_id: a call that must not be sent twice is about to be sent; no row: an earlier owner sent it
 SENDING = """
 WITH owner AS (
-  SELECT id FROM runs WHERE id = $1 AND claim = $2 AND status = 'running' FOR NO KEY UPDATE)
+  SELECT id, claimed_at FROM runs WHERE id = $1 AND claim = $2 AND status = 'running' FOR NO KEY UPDATE)
 UPDATE tool_calls SET sent_at = now() FROM owner
- WHERE tool_calls.id = $3 AND tool_calls.run_id = owner.id AND tool_calls.sent_at IS NULL
+ WHERE tool_calls.id = $3 AND tool_calls.run_id = owner.id
+   AND (tool_calls.sent_at IS NULL OR tool_calls.sent_at >= owner.claimed_at)
 RETURNING tool_calls.id
 """
 
-# $1 run_id, $2 claim, $3 pending, $4 events: the run waits, and belongs to nobody
+# $1 run_id, $2 claim, $3 pending, $4 events, $5 the seq of the last one: the run waits, and belongs to nobody
 SUSPEND = f"""
 WITH owner AS (
   UPDATE runs SET status = 'waiting', claim = NULL, lease_expires_at = NULL, pending = $3, claimed_at = NULL,
+         reserved_seq = $5,
          worked_seconds = worked_seconds + extract(epoch FROM now() - claimed_at)::float8,
          wake_at = (SELECT min(expires_at) FROM tool_calls WHERE run_id = $1 AND answered_at IS NULL)
    WHERE id = $1 AND claim = $2 AND status = 'running' RETURNING *),
 kept_events AS ({_KEEP_EVENTS.format(events="$4::jsonb")})
 SELECT owner.*, NULL::text AS next_run_id FROM owner
+"""
+
+# $1 run_id, $2 claim, $3 events, $4 reserved seq: how a new owner begins
+BEGIN = f"""
+WITH owner AS (
+  UPDATE runs SET reserved_seq = greatest(reserved_seq, $4)
+   WHERE id = $1 AND claim = $2 AND status = 'running' RETURNING id),
+kept_events AS ({_KEEP_EVENTS.format(events="$3::jsonb")})
+SELECT id FROM owner
+"""
+
+# $1 run_id: what a statement left whose answer was lost, behind the lock that it may still have
+LOCKED = """
+SELECT *, (SELECT next.id FROM runs AS next WHERE next.session_id = runs.session_id AND next.status = 'queued'
+            ORDER BY next.id LIMIT 1) AS next_run_id
+  FROM runs WHERE id = $1 FOR UPDATE
 """
 
 # $1 run_id, $2 resolutions by call: keep what came for calls that wait

@@ -4,10 +4,11 @@ It also finds runs that nobody works on (their owner died, or their wake-up was 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from time import monotonic
+from typing import Any
 
 import asyncpg
 
@@ -17,9 +18,10 @@ from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import ACTIVE_RUNS, log
 from app.loop.messages import RunStatus
 from app.runs import lease, waiting
-from app.runs.runner import Owned, Runner
+from app.runs.runner import OutOfReach, Owned, Runner
 
 _LAST_STEPS_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
 
 
 class Stop(StrEnum):
@@ -49,8 +51,9 @@ class Supervisor:
         heartbeat_seconds: float,
         sweep_seconds: float,
         max_concurrent_runs: int,
+        tell: Callable[[str], Awaitable[None]],
     ) -> None:
-        self._pool, self._runner = pool, runner
+        self._pool, self._runner, self._tell = pool, runner, tell
         self._lease_seconds = lease_seconds
         self._heartbeat_seconds, self._sweep_seconds = heartbeat_seconds, sweep_seconds
         self._max = max_concurrent_runs
@@ -73,6 +76,7 @@ class Supervisor:
 
     def own(self, owned: Owned) -> None:
         """Execute a claimed run in a task of its own."""
+        owned.lease.is_leaving = self._draining
         running = _Running(owned, asyncio.create_task(self._execute(owned), name=owned.id))
         self._running[owned.id] = running
         ACTIVE_RUNS.inc()
@@ -87,16 +91,42 @@ class Supervisor:
         except LeaseLost:
             log.warning("run_lost", run_id=owned.id)
         except asyncio.CancelledError:
-            await lease.let_go(self._pool, owned.id, owned.claim)
-        except Exception:
-            # the database or the log is out of reach: the lease runs out, and whoever can carries the run on
-            log.exception("run_abandoned", run_id=owned.id)
+            await self._let_go(owned)
+        except Exception as error:
+            # the lease runs out, and whoever can carries the run on
+            away = is_out_of_reach(error) or isinstance(error, OutOfReach)
+            log.error("run_abandoned", run_id=owned.id, exc_info=None if away else error)
         finally:
             was_full = not self.has_room
             del self._running[owned.id]
             ACTIVE_RUNS.dec()
         if next_run_id is not None or was_full:
             self._follow_up(next_run_id, was_full)
+
+    async def _let_go(self, owned: Owned) -> None:
+        """For another process to carry on, which is told, so that it need not wait for its sweep."""
+        if self._running[owned.id].stop is Stop.LOST:
+            return
+        try:
+            await lease.let_go(self._pool, owned.id, owned.claim)
+        except Exception as error:
+            if not is_out_of_reach(error):
+                raise
+            log.warning("run_not_let_go", run_id=owned.id)  # its lease runs out
+        else:
+            await self.tell("wake", owned.id)
+
+    async def tell(self, word: str, run_id: str) -> None:
+        """Let all processes know of a run that one of them can do something about (`hear`)."""
+        await self._tell(f"{word} {run_id}")
+
+    def hear(self, words: str) -> None:
+        """`wake RUN`: it may be free; `cancel RUN`: its end was asked for."""
+        word, _, run_id = words.partition(" ")
+        if word == "cancel" and run_id in self._running:
+            self._spawn(self._watch_cancels)
+        elif word == "wake" and self.has_room and run_id not in self._running:
+            self._spawn(lambda: self._claim(run_id))
 
     def _follow_up(self, next_run_id: str | None, was_full: bool) -> None:
         """Start the session's next run (or this one again), and those that waited for a place in this process."""
@@ -107,6 +137,9 @@ class Supervisor:
             if was_full and self.has_room:
                 await self.sweep()
 
+        self._spawn(work)
+
+    def _spawn(self, work: Callable[[], Awaitable[Any]]) -> None:
         task = asyncio.create_task(self._guarded(work), name="follow-up")
         self._follow_ups.add(task)
         task.add_done_callback(self._follow_ups.discard)
@@ -122,18 +155,32 @@ class Supervisor:
         return True
 
     async def take(self, run_id: str) -> bool:
-        """Claim a run and execute it, if it is free; or end it, if that was asked for while nobody worked on it."""
+        """Claim a run and execute it, if it is free; or end it, if that was asked for while nobody worked on it.
+
+        Where there is no room here, the other processes are told of it.
+        """
         await self.wait(run_id, _LAST_STEPS_SECONDS)  # its task may still be at the last step of letting it wait
+        if not self.has_room:
+            await self.tell("wake", run_id)
+            return False
+        return await self._claim(run_id)
+
+    async def _claim(self, run_id: str) -> bool:
         if not self.has_room or run_id in self._running:
             return False
+        since = monotonic()
         row = await lease.claim(self._pool, run_id, self._lease_seconds)
         if row is None:
             return False
+        owned = Owned(row, self._lease_of(row, since))
         if row["cancel_requested_at"] is not None:
-            await self._end(row)
+            await self._end(owned)
         else:
-            self.own(Owned(row))
+            self.own(owned)
         return True
+
+    def _lease_of(self, row: asyncpg.Record, since: float) -> lease.Lease:
+        return lease.Lease(self._pool, row["id"], row["claim"], self._lease_seconds, since)
 
     def cancel(self, run_id: str, stop: Stop = Stop.CANCEL) -> bool:
         """End a run of this process; False when it has no such run."""
@@ -147,15 +194,16 @@ class Supervisor:
 
     async def finalise(self, run_id: str) -> bool:
         """End a run that no living process owns; False when somebody does, or it has ended."""
-        row = await lease.claim_to_cancel(self._pool, run_id)
-        return row is not None and await self._end(row)
+        since = monotonic()
+        row = await lease.claim_to_cancel(self._pool, run_id, self._lease_seconds)
+        return row is not None and await self._end(Owned(row, self._lease_of(row, since)))
 
-    async def _end(self, row: asyncpg.Record) -> bool:
+    async def _end(self, owned: Owned) -> bool:
         """End a claimed run; False when it was taken from us meanwhile."""
         try:
-            ended = await self._runner.end(row)
+            ended = await self._runner.end(owned)
         except LeaseLost:
-            log.info("run_taken_over", run_id=row["id"])
+            log.info("run_taken_over", run_id=owned.id)
             return False
         if ended["next_run_id"] is not None:
             await self.take(ended["next_run_id"])
@@ -171,29 +219,33 @@ class Supervisor:
         self.cancel(run_id, Stop.LOST)
 
     def leave(self) -> None:
-        """Take nothing more, and let go of those who wait here."""
+        """Take nothing more, begin nothing more, and let go of those who wait here."""
         self._draining = True
         self._leaving.set()
+        for running in self._running.values():
+            running.owned.lease.is_leaving = True
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing more; give the runs some time to end, then let go of the rest for others to carry on."""
+        """Let go of each run at its next stored point, and after this time of those that are still in a call."""
         self.leave()
-        for task in self._tasks:
+        until = monotonic() + seconds
+        while self._running and monotonic() < until:
+            for run_id in [run_id for run_id, running in self._running.items() if running.owned.lease.is_at_rest]:
+                self.cancel(run_id, Stop.DRAIN)
+            await asyncio.wait([running.task for running in self._running.values()], timeout=_LOOK_SECONDS)
+        for task in self._tasks:  # until here the leases were renewed
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         tasks = [running.task for running in self._running.values()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
         for run_id in list(self._running):
             self.cancel(run_id, Stop.DRAIN)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *tasks, *self._follow_ups, return_exceptions=True)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             await self._guarded(work)
 
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> None:
         """A database out of reach is told and tried again at the next turn: what must be done stands in it."""
         try:
             await work()
@@ -204,12 +256,19 @@ class Supervisor:
             log.warning("supervisor_unreachable", work=work.__name__, error=type(error).__name__)
 
     async def _renew(self) -> None:
+        since = monotonic()
         claims = {run_id: running.owned.claim for run_id, running in self._running.items()}
         if not claims:
             return
-        for run_id in await lease.renew(self._pool, claims, self._lease_seconds):
+        renewed, lost = await lease.renew(self._pool, claims, self._lease_seconds)
+        for run_id, token in claims.items():
             running = self._running.get(run_id)
-            if running is not None and running.owned.claim == claims[run_id] and not running.task.done():
+            if running is None or running.owned.claim != token or running.task.done():
+                continue
+            if run_id in renewed:
+                running.owned.lease.renewed(since)
+            elif run_id in lost:
+                running.owned.lease.lost("renewal")
                 self.cancel(run_id, Stop.LOST)
 
     async def _watch_cancels(self) -> None:
@@ -224,5 +283,11 @@ class Supervisor:
         if room <= 0:
             return
         for run_id in await lease.abandoned(self._pool, min(room, 100)):
-            with contextlib.suppress(LeaseLost):
-                await self.take(run_id)
+            if not self.has_room:
+                return
+            try:
+                await self._claim(run_id)
+            except Exception as error:
+                if is_out_of_reach(error):
+                    raise
+                log.exception("run_not_taken", run_id=run_id)  # it must not keep the others from being taken
