@@ -3,16 +3,17 @@
 import argparse
 import asyncio
 import json
-import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from app import migrations, worker
 from app.auth.tokens import ensure_keys
 from app.demo import play
 from app.infra.database import connect
+from app.infra.embedded.keeper import Child
 from app.infra.embedded.launcher import EmbeddedServers
 from app.infra.embedded.processes import ending_with_us
 from app.infra.settings import Settings, SettingsError, read_settings
@@ -20,6 +21,7 @@ from app.infra.telemetry import configure_logging, log
 from app.main import schema
 from app.serving import Server, with_servers
 
+_STOP_SECONDS = 10.0
 _COMMANDS = {
     "up": "everything: embedded servers where no URL is set, migrations, API and worker, until Ctrl-C",
     "serve": "the API alone (DATABASE_URL, REDIS_URL and RONDO_ENCRYPTION_KEYS are set)",
@@ -66,17 +68,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def up(settings: Settings) -> int:
-    """The API in this process, the worker in a child, the servers as children of this one."""
+    """The API in this process, the worker in a child, the servers as children of this one. A child that dies is started
+    again; where that happens over and over, all of it ends, with exit code 1."""
     check_port(settings)
-    with EmbeddedServers(settings) as servers:
+    embedded = EmbeddedServers(settings)
+    with embedded as servers:
         settings = with_servers(settings, servers)
         settings = _prepared(settings, migrate=True)
-        child = start_worker(settings)
+        worker_process = WorkerProcess(settings)
         try:
-            return serve(settings)
+            return serve(settings, [*embedded.children, worker_process])
         finally:
-            child.send_signal(signal.SIGTERM)
-            child.wait()
+            worker_process.stop()
 
 
 def check_port(settings: Settings) -> None:
@@ -91,15 +94,38 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def start_worker(settings: Settings) -> subprocess.Popen[bytes]:
+class WorkerProcess:
     """`rondo worker` as a child, on the same servers."""
-    environment = worker.environment(settings)
-    return subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "worker"],
-        env=environment,
-        start_new_session=True,
-        preexec_fn=ending_with_us(),
-    )
+
+    name = "The worker"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._child = self._start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._child.poll() is None
+
+    async def start_again(self) -> None:
+        self._child = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "worker"],
+            env=worker.environment(self._settings),
+            start_new_session=True,
+            preexec_fn=ending_with_us(),
+        )
+
+    def stop(self) -> None:
+        """It takes the time that its runs are given, and is then killed."""
+        self._child.terminate()
+        try:
+            self._child.wait(self._settings.drain_seconds + _STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
 
 
 def _prepared(settings: Settings, *, migrate: bool) -> Settings:
@@ -123,9 +149,12 @@ async def prepare(settings: Settings, *, migrate: bool) -> dict[str, str]:
         await database.close()
 
 
-def serve(settings: Settings) -> int:
-    server = AnnouncedServer(settings)
+def serve(settings: Settings, children: Sequence[Child] = ()) -> int:
+    server = AnnouncedServer(settings, children)
     server.run()
+    if server.failure is not None:
+        print(f"rondo: {server.failure}", file=sys.stderr)
+        return 1
     return 0 if server.started else 1
 
 

@@ -1,13 +1,16 @@
 """Serving the API in this process, for the command line and for the demo."""
 
+import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import uvicorn
 
 from app.infra.crypto import kept_encryption_key
+from app.infra.embedded.keeper import Child, keep_alive
 from app.infra.embedded.launcher import Servers
+from app.infra.embedded.processes import EmbeddedServersError
 from app.infra.settings import Settings
 from app.main import create_app
 
@@ -26,7 +29,11 @@ def with_servers(settings: Settings, servers: Servers) -> Settings:
 class Server(uvicorn.Server):
     """Ends the open streams before it waits for connections to end: their clients come back to another process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, children: Sequence[Child] = ()) -> None:
+        """`children` are started again when they die; when one dies too often, the serving ends with `failure`."""
+        self.failure: EmbeddedServersError | None = None
+        self._children = children
+        self._keeping: asyncio.Task[None] | None = None
         self._application = create_app(settings)
         config = uvicorn.Config(
             self._application,
@@ -47,8 +54,22 @@ class Server(uvicorn.Server):
             yield
             self._captured_signals.clear()
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started and self._children:
+            self._keeping = asyncio.create_task(self._keep_alive(), name="children")
+
+    async def _keep_alive(self) -> None:
+        try:
+            await keep_alive(self._children)
+        except EmbeddedServersError as error:
+            self.failure = error
+            self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         process = getattr(self._application.state, "process", None)
+        if self._keeping is not None:
+            self._keeping.cancel()
         if process is not None:
             process.leave()
         await super().shutdown(sockets=sockets)

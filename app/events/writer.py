@@ -295,7 +295,7 @@ class RunLog:
             self._reserving = asyncio.ensure_future(self._reserve_more(self._holder, self._seq + 4 * AHEAD))
         while seq > self._reserved and self._reserving is not None:
             await asyncio.shield(self._reserving)
-        if self._refused:
+        if seq > max(self._reserved, self._stored):
             raise LeaseLost
 
     async def _reserve_more(self, holder: Holder, upto: int) -> None:
@@ -304,7 +304,7 @@ class RunLog:
             await holder.reserve(upto)
             self._reserved = max(self._reserved, upto)
         except LeaseLost:
-            self._refused = True
+            log.debug("seqs_not_reserved", run_id=self.run_id)  # lost, or ended meanwhile: then all that waits is stored
         finally:
             self._reserving = None
 

@@ -46,6 +46,7 @@ def to_its_end(step: Step) -> Step:
 
     async def in_turn(journal: "RunJournal", *arguments: Any) -> Any:
         async with journal.turn:
+            await journal.store_begin()
             return await step(journal, *arguments)
 
     @wraps(step)
@@ -128,6 +129,9 @@ class RunJournal:
 
     @to_its_end
     async def _begin(self) -> None:
+        """Nothing more than every step begins with."""
+
+    async def store_begin(self) -> None:
         if not self._log.is_held:
             return
         self._log.begin()

@@ -54,14 +54,21 @@ class Lease:
             return
         log.info("lease_ran_out", run_id=self.run_id)
         since = monotonic()
-        if not await self.lasting(lambda: self.pool.fetch(statements.RENEW, [self.run_id], [self.claim], self.seconds)):
-            raise self.lost("renewal")
+        await self._proven("renewal", statements.RENEW, [self.run_id], [self.claim], self.seconds)
         self.renewed(since)
 
     async def reserve(self, seq: int) -> None:
         """Let the run's row tell that events up to this seq may be shown. Raises LeaseLost."""
-        if await self.lasting(lambda: self.pool.fetchval(statements.RESERVE, self.run_id, self.claim, seq)) is None:
-            raise self.lost("reservation")
+        await self._proven("reservation", statements.RESERVE, self.run_id, self.claim, seq)
+
+    async def _proven(self, kind: str, statement: str, *arguments: Any) -> None:
+        try:
+            if await self.lasting(lambda: self.pool.fetchval(statement, *arguments)) is not None:
+                return
+        except Exception as error:
+            if not is_out_of_reach(error):
+                raise
+        raise self.lost(kind)
 
     def lost(self, kind: str) -> LeaseLost:
         """The error of a write that was refused, counted."""

@@ -53,6 +53,11 @@ class EmbeddedServers:
                 raise
         return self._servers
 
+    @property
+    def children(self) -> list[Server]:
+        """The servers that were started."""
+        return list(self._running)
+
     def stop(self) -> None:
         """End what was started, cleanly, and give the directory back. A second call does nothing."""
         atexit.unregister(self.stop)

@@ -47,9 +47,7 @@ class Postgres(Server):
         return f"postgresql://{_NAME}:{self._password}@{HOST}:{self.port}/{_NAME}"
 
     def prepare(self) -> None:
-        end_leftovers(self._home, _PROCESS_NAMES, self._pid_file, (signal.SIGINT, signal.SIGQUIT))
-        # PostgreSQL would refuse to start while the process named there exists, be it a zombie or another program now.
-        self._pid_file.unlink(missing_ok=True)
+        self.clear_away()
         self._setup_log.unlink(missing_ok=True)
         for unfinished in self._home.glob("new-*"):
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -59,6 +57,11 @@ class Postgres(Server):
             self._make_cluster(self._programs)
         elif self._password_is_new:
             self._run_sql(self._programs, self._data, f"ALTER ROLE {_NAME} PASSWORD '{self._password}'")
+
+    def clear_away(self) -> None:
+        end_leftovers(self._home, _PROCESS_NAMES, self._pid_file, (signal.SIGINT, signal.SIGQUIT))
+        # PostgreSQL would refuse to start while the process named there exists, be it a zombie or another program now.
+        self._pid_file.unlink(missing_ok=True)
 
     def _start(self) -> subprocess.Popen[bytes]:
         assert self._programs is not None

@@ -1,5 +1,6 @@
-"""One server as a child: start it on a free port, wait until it answers, stop it."""
+"""One server as a child: start it on a free port, wait until it answers, start it again where it died, stop it."""
 
+import asyncio
 import os
 import secrets
 import signal
@@ -15,6 +16,7 @@ HOST = "127.0.0.1"
 _START_SECONDS = 120.0  # long, since a server may have to replay its log first
 _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.002
+_LOOK_SECONDS = 0.02
 _START_ATTEMPTS = 5
 _LOG_LIMIT_BYTES = 5_000_000
 _TAIL_LINES = 15
@@ -81,6 +83,26 @@ class Server(ABC):
                 return True
             time.sleep(_POLL_SECONDS)
         return False
+
+    @property
+    def is_alive(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @abstractmethod
+    def clear_away(self) -> None:
+        """End what a server that died has left running."""
+
+    async def start_again(self) -> None:
+        """After its death: on the same port and data. EmbeddedServersError: it did not come up."""
+        await asyncio.to_thread(self.clear_away)
+        self._log_start = _start_of_log(self._log)
+        self._child = self._start()
+        deadline = time.monotonic() + _START_SECONDS
+        while not await asyncio.to_thread(self._is_ready, self._child.pid):
+            if self._child.poll() is not None or time.monotonic() > deadline:
+                tail = log_tail(self._log, self._log_start)
+                raise EmbeddedServersError(f"{self.name} did not start again. The end of its log, {self._log}:\n{tail}")
+            await asyncio.sleep(_LOOK_SECONDS)
 
     def ask_to_stop(self) -> None:
         if self._child is not None and self._child.poll() is None:

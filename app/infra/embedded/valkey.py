@@ -38,6 +38,9 @@ class Valkey(Server):
         return f"redis://:{self._password}@{HOST}:{self.port}/0"
 
     def prepare(self) -> None:
+        self.clear_away()
+
+    def clear_away(self) -> None:
         pid_file = self._home / _PID_FILE
         end_leftovers(self._home, _NAMES, pid_file, (signal.SIGTERM, signal.SIGKILL))
         pid_file.unlink(missing_ok=True)
