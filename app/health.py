@@ -1,15 +1,18 @@
 """Whether the process lives, whether it can work, and its metrics. None of this asks for a key."""
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import migrations
+from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import registry
 from app.web import database, json_response, public
 
 router = APIRouter(tags=["health"])
+_DATABASE_SECONDS = 3.0
 
 
 @router.get("/healthz")
@@ -24,14 +27,16 @@ async def ready(request: Request) -> Response:
     """Database, Redis and migrations, each `ok` or what is wrong."""
     checks = {"database": "ok", "redis": "ok", "migrations": "ok"}
     try:
-        revision = await migrations.current(database(request).engine)
+        async with asyncio.timeout(_DATABASE_SECONDS):
+            revision = await migrations.current(database(request).engine)
         if revision != migrations.newest():
             checks["migrations"] = "not up to date"
-    except (OSError, SQLAlchemyError):
+    except Exception as error:
+        if not is_out_of_reach(error) and not isinstance(error, SQLAlchemyError):
+            raise
         checks["database"] = "unreachable"
-    try:
-        await request.app.state.redis.ping()
-    except (OSError, RedisError):
+        checks["migrations"] = "not known"
+    if not await request.app.state.process.event_log.line.look():
         checks["redis"] = "unreachable"
     is_ready = all(value == "ok" for value in checks.values())
     return json_response({"status": "ok" if is_ready else "unavailable", "checks": checks}, 200 if is_ready else 503)

@@ -133,7 +133,8 @@ class RequestLog:
             log.info("client_gone", method=scope["method"], path=scope["path"])
         except Exception as error:
             away = is_out_of_reach(error)
-            log.error("request_failed", method=scope["method"], path=scope["path"], exc_info=None if away else error)
+            told = {"away": type(error).__name__} if away else {"exc_info": error}
+            log.error("request_failed", method=scope["method"], path=scope["path"], **told)
             if status:
                 raise
             failure = _AWAY if away else RondoError(f"Something went wrong here. The request was {request_id}.")

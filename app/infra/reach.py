@@ -7,6 +7,7 @@ from sqlalchemy.exc import DBAPIError
 _OUT_OF_REACH = (
     OSError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that was being closed when it was asked for
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,

@@ -78,14 +78,19 @@ class Line:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_PING_EVERY_SECONDS)
-            try:
-                await self.redis.ping()
-            except (RedisError, OSError) as error:
-                self.cut(error)
-            else:
-                if not self.is_up:
-                    log.info("redis_back")
-                    self._set(self._up, self._down)
+            await self.look()
+
+    async def look(self) -> bool:
+        """Whether Redis answers a ping now; the line is then up."""
+        try:
+            await self.redis.ping()
+        except (RedisError, OSError) as error:
+            self.cut(error)
+        else:
+            if not self.is_up:
+                log.info("redis_back")
+                self._set(self._up, self._down)
+        return self.is_up
 
     def _set(self, now: asyncio.Event, before: asyncio.Event) -> None:
         before.clear()
