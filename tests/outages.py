@@ -86,7 +86,7 @@ async def outages_on(settings: Settings) -> AsyncIterator[Outages]:
     shm = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="rondo-outages-", dir=shm if os.access(shm, os.W_OK) else None))
     configure_logging("warning", "json")
-    servers = EmbeddedServers(Settings(data_dir=folder), fast=True)
+    servers = EmbeddedServers(Settings(data_dir=folder))  # not fast ones: what was committed survives a kill
     try:
         outages = Outages(settings, folder, servers)
         database = await connect(outages.settings.database_url or "")

@@ -36,7 +36,12 @@ class Database:
 async def connect(database_url: str, *, pool_size: int = 10) -> Database:
     """Open both pools. `database_url` is `postgresql://…`; raises what asyncpg raises when nobody answers."""
     engine = create_async_engine(
-        sqlalchemy_url(database_url), pool_size=5, max_overflow=5, json_serializer=_text, json_deserializer=orjson.loads
+        sqlalchemy_url(database_url),
+        pool_size=5,
+        max_overflow=5,
+        pool_pre_ping=True,  # a connection from before a restart is not used again; asyncpg's pool sees it by itself
+        json_serializer=_text,
+        json_deserializer=orjson.loads,
     )
     pool = await asyncpg.create_pool(
         plain_url(database_url),
