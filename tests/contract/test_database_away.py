@@ -136,26 +136,30 @@ class CuttingProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
-        is_cut = False
+        cut = asyncio.Event()
 
-        async def answers() -> None:
+        async def there() -> None:
+            while data := await reader.read(65536):
+                if self.mark and self.mark in data:
+                    self.mark, self.cuts = b"", self.cuts + 1
+                    cut.set()
+                to_server.write(data)
+
+        async def back() -> None:
             while data := await from_server.read(65536):
-                if is_cut:
-                    break
+                if cut.is_set():
+                    return
                 writer.write(data)
 
-        back = asyncio.create_task(answers())
+        ways = [asyncio.create_task(there()), asyncio.create_task(back())]
         try:
-            while not back.done() and (data := await reader.read(65536)):
-                if self.mark and self.mark in data:
-                    self.mark, is_cut, self.cuts = b"", True, self.cuts + 1
-                to_server.write(data)
-                if is_cut:
-                    await back
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            back.cancel()
-            writer.close()
-            to_server.close()
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for end in (writer, to_server):
+                end.transport.abort()
 
 
 @pytest.fixture(scope="module")
