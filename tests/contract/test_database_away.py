@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.infra.settings import Settings
-from tests.api import Api, Event, Played, TestTools, call, calls, wanted
+from tests.api import Api, Event, Played, TestTools, calls, wanted
 from tests.conftest import ADMIN_KEY, serving
 from tests.outages import Outages, outages_on
 from tests.providers.model_server import DONE, ModelServer, chunk, sse
@@ -105,9 +105,7 @@ class TestUnderARun:
         assert len(played.model_calls) == 1
         once_each(played)
 
-    async def test_every_kind_of_request_works_again_afterwards(
-        self, here: Api, outages: Outages, killed: bool
-    ) -> None:
+    async def test_every_kind_of_request_works_again_afterwards(self, here: Api, outages: Outages, killed: bool) -> None:
         session = await here.new_session()
         async with without_database(outages, killed=killed):
             for method, path, body in requests(session):

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from app import migrations
 from app.infra.database import Database, connect
@@ -70,6 +71,13 @@ class Fleet:
         replica = Replica(process, url)
         self._replicas.append(replica)
         return replica
+
+    async def forget_log(self, run_id: str) -> None:
+        """Redis loses what it has of a run."""
+        async with Redis.from_url(self._environment["REDIS_URL"]) as redis:
+            keys = [key async for key in redis.scan_iter(match=f"*{run_id}*", count=1000)]
+            assert keys
+            await redis.delete(*keys)
 
     async def close(self) -> None:
         for replica in self._replicas:

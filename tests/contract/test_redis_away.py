@@ -240,9 +240,7 @@ class TestEmptied:
             assert list(text_of(events).values()) == [text]
         assert text_of([*early[1].seen[:5], *told[4]]) == text_of(told[0])
 
-    async def test_while_a_run_waits_its_ids_go_on_where_they_were(
-        self, here: Api, outages: Outages
-    ) -> None:
+    async def test_while_a_run_waits_its_ids_go_on_where_they_were(self, here: Api, outages: Outages) -> None:
         await here.call("PUT", "/v1/tools/ask", {"description": "Asks.", "parameters": schema(), "kind": "client"})
         run = await here.run(await here.new_session(), call("ask"), "Done.")
         before = [event async for event in until(here, run["id"], "run.waiting")]
@@ -260,4 +258,3 @@ async def until(api: Api, run_id: str, kind: str) -> AsyncIterator[Event]:
             yield event
             if event.type == kind:
                 return
-

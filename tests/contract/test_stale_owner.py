@@ -1,0 +1,89 @@
+"""A process that stood still for longer than a lease: the run is another's by then, and whatever it tries is refused."""
+
+import asyncio
+import signal
+
+import pytest
+
+from app.infra.settings import Settings
+from tests.api import TestTools, call
+from tests.contract.test_recovery import Follower, Replica, check, ended, fleet_on, template
+from tests.tools_app import Held
+
+__all__ = ["template"]
+
+
+async def refused(replica: Replica) -> dict[str, float]:
+    """What the process was refused, by kind."""
+    lines = (await replica.http.get("/metrics")).text.splitlines()
+    found = [line for line in lines if line.startswith("rondo_stale_writes_refused_total{")]
+    return {line.split('"')[1]: float(line.split()[1]) for line in found}
+
+
+class TestStoodStill:
+    async def test_its_writes_are_refused_and_it_calls_nobody(
+        self, settings: Settings, template: str, test_tools: TestTools
+    ) -> None:
+        async with fleet_on(settings, "recovery_stale", template) as fleet:
+            first, second = await asyncio.gather(fleet.start(), fleet.start())
+            api = await first.admin.new_workspace()
+            other = second.api(api)
+            held = Held(body={"items": ["late"]})
+            slow = await test_tools.host(api, "slow", held, {"items": ["again"]})
+            after = await test_tools.host(api, "after", {"items": [2]})
+            session = await api.new_session()
+            run = await api.run(session, call("slow"), call("after"), "Done.", background=True, status=202)
+            await slow.received()
+            follower = Follower(run["id"], other)
+            await follower.saw("tool.invoking")
+            first.process.send_signal(signal.SIGSTOP)
+            try:
+                played = await ended(other, run)
+            finally:
+                held.gate.set()
+                first.process.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(10):
+                while not await refused(first):
+                    await asyncio.sleep(0.05)
+            async with asyncio.timeout(20):
+                await follower.task
+            assert (*played.ending, played.run["output"]) == ("completed", "stop", "Done.")
+            assert (len(slow.requests), len(after.requests)) == (2, 1)
+            assert {request.headers["idempotency-key"] for request in slow.requests} == {played.calls[0]["call_id"]}
+            check(played)
+            assert [event.raw for event in follower.seen] == [event.raw for event in await other.events(run["id"])]
+            assert (await ended(other, run)).messages == played.messages
+
+
+class TestLogLostAndOwnerKilled:
+    @pytest.mark.parametrize("where", ["message", "call"])
+    async def test_no_id_is_given_twice_and_nothing_is_shown_twice(
+        self, settings: Settings, template: str, test_tools: TestTools, where: str
+    ) -> None:
+        async with fleet_on(settings, f"recovery_lost_{where}", template) as fleet:
+            first, second = await asyncio.gather(fleet.start(), fleet.start())
+            api = await first.admin.new_workspace()
+            other = second.api(api)
+            held = Held(body={"items": [1]})
+            await test_tools.host(api, "slow", held)
+            text = {"text": "One two three four.", "chunk_chars": 2, "delay_ms": 150}
+            script = [text] if where == "message" else [call("slow"), "Done."]
+            run = await api.run(await api.new_session(), *script, background=True, status=202)
+            follower = Follower(run["id"], api, other)
+            await follower.saw(*(("message.delta", 4) if where == "message" else ("tool.invoking", 1)))
+            await fleet.forget_log(run["id"])
+            await first.kill()
+            held.gate.set()
+            async with asyncio.timeout(25):
+                await follower.task
+            ids = [event.id for event in follower.seen if event.id is not None]
+            assert ids == sorted(set(ids))
+            types = follower.types
+            for kind in ("run.started", "iteration.started", "tool.invoking", "tool.invoked", "message.completed"):
+                expected = 1 if where == "message" or "tool" in kind or kind == "run.started" else 2
+                expected = 0 if where == "message" and "tool" in kind else expected
+                assert types.count(kind) == expected, kind
+            assert types.count("run.resumed") == 1
+            whole = await other.events(run["id"])
+            missed = [event.id for event in whole if event.type != "message.delta" and event.id not in ids]
+            assert missed == []
