@@ -21,20 +21,17 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from app.events.frames import Group, KeptEvent, frame, is_terminal, kept
+from app.events.likeness import continues, identify, subject
 from app.events.log import EventLog
 from app.infra import clock
 from app.infra.errors import LeaseLost
 from app.infra.telemetry import EVENTS_DROPPED, log
 from app.loop.events import (
     Event,
-    GuardHint,
-    IterationCompleted,
-    IterationStarted,
     MessageCompleted,
     MessageDelta,
     MessageDiscarded,
     ReasoningDelta,
-    ToolInvoking,
 )
 
 AHEAD = 1024
@@ -159,11 +156,11 @@ class RunLog:
 
     def _delta(self, event: MessageDelta | ReasoningDelta) -> None:
         self.begin()
-        if _subject(event) in self._cut:
+        if subject(event) in self._cut:
             EVENTS_DROPPED.inc()
             return
         last = self._items[-1] if self._items else None
-        if len(self._items) >= _JOIN_FROM and last is not None and last.texts and _continues(last.event, event):
+        if len(self._items) >= _JOIN_FROM and last is not None and last.texts and continues(last.event, event):
             last.texts.append(event.text)
             self._grow(last, len(event.text))
             return
@@ -240,7 +237,7 @@ class RunLog:
                 self._items.append(item)
                 continue
             if isinstance(item.event, MessageDelta | ReasoningDelta) and item.seq > self._stored:
-                self._cut.add(_subject(item.event))
+                self._cut.add(subject(item.event))
             self._free(item.size)
             dropped += 1
         if dropped:
@@ -256,7 +253,7 @@ class RunLog:
     def _mend(self, message_id: str) -> None:
         """The message is complete, or begun anew."""
         self._cut.discard(message_id)
-        self._cut = {subject for subject in self._cut if isinstance(subject, str)}
+        self._cut = {cut for cut in self._cut if isinstance(cut, str)}
 
     def _free(self, size: int) -> None:
         self._bytes -= size
@@ -338,35 +335,3 @@ class RunLog:
 
     def close(self) -> None:
         self._log.hub.close_local(self.run_id)
-
-
-def identify(event: Event) -> tuple[object, ...] | None:
-    """What makes two events the same, for those that a resumed run comes by again."""
-    match event:
-        case IterationStarted() | IterationCompleted():
-            return (event.type, event.iteration)
-        case ToolInvoking() | GuardHint():
-            return (event.type, event.call_id)
-        case _:
-            return None
-
-
-def identify_json(body: dict[str, object]) -> tuple[object, ...] | None:
-    """The same for an event that is JSON."""
-    match body["type"]:
-        case IterationStarted.type | IterationCompleted.type:
-            return (body["type"], body["iteration"])
-        case ToolInvoking.type | GuardHint.type:
-            return (body["type"], body["call_id"])
-        case _:
-            return None
-
-
-def _subject(event: MessageDelta | ReasoningDelta) -> object:
-    return event.message_id if isinstance(event, MessageDelta) else ("reasoning", event.iteration)
-
-
-def _continues(earlier: Event | None, event: MessageDelta | ReasoningDelta) -> bool:
-    if isinstance(event, MessageDelta):
-        return isinstance(earlier, MessageDelta) and earlier.message_id == event.message_id
-    return isinstance(earlier, ReasoningDelta) and earlier.iteration == event.iteration

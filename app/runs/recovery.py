@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from app.events.frames import Group, frame_of_dict, read, split
+from app.events.likeness import identify_json
 from app.events.log import EventLog
-from app.events.writer import identify_json
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.redis import RedisAway
