@@ -82,7 +82,8 @@ def settle_memory() -> None:
 
 def _hand_over(app: FastAPI, process: Process) -> None:
     for name in (
-        "database", "redis", "crypto", "address_guard", "sender", "runs", "resolver", "authenticate",
+        "database", "redis", "crypto", "address_guard", "sender", "runs", "prompts", "compressor", "resolver",
+        "authenticate",
     ):  # fmt: skip
         setattr(app.state, name, getattr(process, name))
     app.state.process = process

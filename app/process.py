@@ -13,18 +13,22 @@ from app.events.log import EventLog, Room
 from app.infra import redis as redis_client
 from app.infra.crypto import Crypto
 from app.infra.database import Database, connect
+from app.infra.queue import JobQueue
 from app.infra.settings import Settings, SettingsError, parse_encryption_keys
-from app.loop.ports import Emit, Provider
+from app.loop.ports import Emit
 from app.outbound.address_guard import AddressGuard
 from app.outbound.connector import guarded_connector
 from app.outbound.sender import Sender
 from app.providers.catalog import BUILT_IN, Catalog
 from app.providers.tokens import install_vocabulary
 from app.providers.transport import http_client
+from app.runs.compressor import Compressor
 from app.runs.hooks import load_hooks
+from app.runs.prompt import PromptBuilder, PromptSources
 from app.runs.resolve import Resolver, scope_of
 from app.runs.runner import Runner
 from app.runs.service import RunService
+from app.runs.side_calls import ModelPort
 from app.runs.supervisor import Supervisor
 from app.tools.toolbox import Toolbox, open_toolbox
 from app.tools.webhook import RunIdentity
@@ -42,6 +46,8 @@ class Process:
     event_log: EventLog
     supervisor: Supervisor
     runs: RunService
+    prompts: PromptBuilder
+    compressor: Compressor
     resolver: Resolver
     authenticate: Authenticate
 
@@ -82,7 +88,9 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
         guarded = http_client(connector=lambda tls: guarded_connector(guard, tls, refuse_as_failure=True))
         stack.push_async_callback(guarded.aclose)
         sender = await stack.enter_async_context(Sender(guard))
-        process = _join(settings, database, redis, event_log, Catalog(http, guarded, settings), guard, sender)
+        queue = JobQueue(settings.redis_url)
+        stack.push_async_callback(queue.close)
+        process = _join(settings, database, redis, event_log, queue, Catalog(http, guarded, settings), guard, sender)
         hub.start(process.supervisor.hear)
         yield process
 
@@ -92,6 +100,7 @@ def _join(
     database: Database,
     redis: Any,
     event_log: EventLog,
+    queue: JobQueue,
     catalog: Catalog,
     guard: AddressGuard,
     sender: Sender,
@@ -106,14 +115,16 @@ def _join(
         )  # fmt: skip
         return await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
 
-    async def provider_for(run: Any, emit: Emit, attempts_made: int) -> Provider:
+    async def model_for(run: Any, emit: Emit, attempts_made: int) -> ModelPort:
         request = run["request"]
         named = {model.partition("/")[0] for model in request["models"]}.difference(BUILT_IN)
         accounts = await custom_providers.accounts(pool, crypto, run["workspace_id"], named) if named else {}
-        return catalog.provider(request, accounts, emit, attempts_made)
+        return ModelPort(catalog.provider(request, accounts, emit, attempts_made), catalog.window(request, accounts))
 
     hooks = None if settings.hooks is None else load_hooks(settings.hooks)
-    runner = Runner(pool, event_log, provider_for, toolbox_for, settings.pending_seconds, hooks)
+    prompts = PromptBuilder(pool, PromptSources())
+    compressor = Compressor(pool, model_for, queue, settings.lease_seconds)
+    runner = Runner(pool, event_log, model_for, toolbox_for, prompts, compressor, settings.pending_seconds, hooks)
     supervisor = Supervisor(
         pool,
         runner,
@@ -134,6 +145,8 @@ def _join(
         event_log=event_log,
         supervisor=supervisor,
         runs=runs,
+        prompts=prompts,
+        compressor=compressor,
         resolver=Resolver(settings, catalog),
         authenticate=lambda key: authenticate(pool, key),
     )

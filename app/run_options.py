@@ -13,6 +13,23 @@ ToolNames = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_le
 ResultKeys = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=100)]], Field(max_length=50)]
 
 
+class HistoryConfig(Shape):
+    """How much of a session's history goes verbatim, and who summarises the rest."""
+
+    token_budget: Annotated[int, Field(ge=100, le=2_000_000)] | None = None
+    keep_recent_turns: Annotated[int, Field(ge=1, le=1000)] | None = None
+    summary_model: ModelName | None = None
+
+
+class MemoryConfig(Shape):
+    """Whether memories are read and written, how many tokens of them are sent, and who distils them."""
+
+    read: bool | None = None
+    write: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    model: ModelName | None = None
+
+
 class RunOptions(Shape):
     """What is not named, here or nearer to the run, is the setting's. Null counts as not named, but for `NULLABLE`."""
 
@@ -21,6 +38,8 @@ class RunOptions(Shape):
     tools: ToolNames | None = None
     tool_choice: Annotated[str, StringConstraints(min_length=1, max_length=70)] | None = None
     context: JsonObject | None = None
+    history: HistoryConfig | None = None
+    memory: MemoryConfig | None = None
     persist: bool | None = None
     max_iterations: Annotated[int, Field(ge=1, le=50)] | None = None
     on_cap: Literal["answer", "stop"] | None = None
@@ -44,6 +63,12 @@ class RunOptions(Shape):
 
 NULLABLE = frozenset({"tools", "empty_reply", "max_tokens_total", "response_schema"})
 """Where null is a value of its own: all tools, no reply text, no budget, no schema."""
+
+
+def resolve_each(name: str, sources: Sequence[dict[str, Any]], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The values of an option that is an object (`history`, `memory`): each key from the first source that names it."""
+    objects = [source[name] for source in sources if source.get(name)]
+    return {key: resolve(key, objects, default) for key, default in defaults.items()}
 
 
 def resolve(name: str, sources: Sequence[dict[str, Any]], default: Any) -> Any:

@@ -1,6 +1,7 @@
 """Every background job and cron on one page. arq only wakes them: what must be done stands in the database.
 
-A worker also carries on runs that nobody works on, as every API process does.
+A worker also carries on runs that nobody works on, as every API process does. Jobs need a worker: `rondo up` runs one,
+beside `rondo serve` start `rondo worker`.
 """
 
 import asyncio
@@ -8,27 +9,58 @@ import os
 import signal
 from typing import Any
 
-from arq import cron
-from arq.connections import RedisSettings
-from arq.worker import Worker
+from arq import cron, func
 from redis.exceptions import RedisError
 
 from app.idempotency import forget_expired
+from app.infra.queue import WakingWorker
 from app.infra.settings import Settings, SettingsError
 from app.infra.telemetry import log
 from app.process import Process, open_process
+from app.runs import compressor
 from app.sessions.tokens import forget_expired_tokens
 
 _RESTART_SECONDS = 1.0
 _CLOSE_SECONDS = 2.0
+_QUARTERS = {0, 15, 30, 45}
+
+
+async def compress(context: dict[str, Any], session_id: str) -> None:
+    """Summarise the older turns of a session that is due."""
+    await _process(context).compressor.compress(session_id)
+
+
+async def sweep_compressions(context: dict[str, Any]) -> None:
+    """Wake what is due and lost its wake-up, or its worker."""
+    await _process(context).compressor.sweep()
 
 
 async def forget_what_expired(context: dict[str, Any]) -> None:
     """Idempotency keys after their day, and client tokens after their time."""
-    process: Process = context["process"]
+    process = _process(context)
     keys = await forget_expired(process.database.pool, process.settings.idempotency_ttl_seconds)
     await forget_expired_tokens(process.database.pool)
     log.info("forgot_expired", idempotency_keys=keys)
+
+
+def new_worker(process: Process, **options: Any) -> WakingWorker:
+    """A worker of this process; `async_run` works until it is cancelled."""
+    assert process.settings.redis_url is not None
+    return WakingWorker(
+        process.settings.redis_url,
+        [func(compress, name=compressor.JOB, max_tries=5)],  # type: ignore[arg-type]
+        [
+            cron(sweep_compressions, second=_QUARTERS, keep_result=0),  # type: ignore[arg-type]
+            cron(forget_what_expired, minute={7, 37}, keep_result=0),  # type: ignore[arg-type]
+        ],
+        {"process": process},
+        **options,
+    )
+
+
+def _process(context: dict[str, Any]) -> Process:
+    found: Process = context["process"]
+    return found
 
 
 def run(settings: Settings) -> int:
@@ -45,7 +77,7 @@ async def _work(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     async with open_process(settings) as process:
         process.supervisor.start()
-        jobs = asyncio.create_task(_wake_for_ever(process, settings.redis_url), name="jobs")
+        jobs = asyncio.create_task(_wake_for_ever(process), name="jobs")
         await stop.wait()
         log.info("worker_stops")
         process.leave()
@@ -54,13 +86,13 @@ async def _work(settings: Settings) -> None:
         await process.drain()
 
 
-async def _wake_for_ever(process: Process, redis_url: str) -> None:
-    """arq ends when Redis goes away, so it is started again; what nobody works on is carried on meanwhile."""
+async def _wake_for_ever(process: Process) -> None:
+    """arq ends when Redis is gone for long, so it is started again; what nobody works on is carried on meanwhile."""
     while True:
         worker = None
         try:
             await process.event_log.line.until_up()
-            worker = _arq(process, redis_url)
+            worker = new_worker(process, handle_signals=False)
             await worker.async_run()
         except (RedisError, OSError) as error:
             log.warning("jobs_unreachable", error=type(error).__name__)
@@ -70,31 +102,12 @@ async def _wake_for_ever(process: Process, redis_url: str) -> None:
                 await _closed(worker)
 
 
-async def _closed(worker: Worker) -> None:
+async def _closed(worker: WakingWorker) -> None:
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await worker.close()
     except (RedisError, OSError) as error:
         log.warning("jobs_unreachable", error=type(error).__name__)
-
-
-def _arq(process: Process, redis_url: str) -> Worker:
-    return Worker(
-        functions=[],
-        cron_jobs=[
-            cron(
-                forget_what_expired,  # type: ignore[arg-type]
-                minute={7, 37},
-                run_at_startup=False,
-                keep_result=0,
-            )
-        ],
-        redis_settings=RedisSettings.from_dsn(redis_url),
-        queue_name="rondo:jobs",
-        keep_result=0,
-        handle_signals=False,
-        ctx={"process": process},
-    )
 
 
 def environment(settings: Settings) -> dict[str, str]:

@@ -58,7 +58,16 @@ class Settings(BaseModel):
     model_retry_seconds: Annotated[float, Field(gt=0)] = 0.5
     model_retry_after_seconds: Annotated[float, Field(ge=0)] = 30.0
 
-    # defaults of a run (contract section 4)
+    default_context_window: Annotated[int, Field(ge=200)] = 128_000
+
+    # the history (contract section 3) and memories (section 6)
+    history_token_budget: Annotated[int, Field(ge=100, le=2_000_000)] = 8000
+    history_keep_recent_turns: Annotated[int, Field(ge=1, le=1000)] = 6
+    history_summary_model: Annotated[str, Field(pattern=r"^[^/\s]+/\S+$")] | None = None
+    memory_read: bool = True
+    memory_max_tokens: Annotated[int, Field(ge=0, le=100_000)] = 800
+
+    # defaults of a run (section 4)
     model: str | None = None
     max_iterations: Annotated[int, Field(ge=1, le=50)] = 7
     on_cap: Literal["answer", "stop"] = "answer"

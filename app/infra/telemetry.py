@@ -21,6 +21,15 @@ STALE_WRITES_REFUSED = Counter(
     "rondo_stale_writes_refused", "What owners that had lost a run were refused, by kind.", ["kind"], registry=registry
 )
 EVENTS_DROPPED = Counter("rondo_events_dropped", "Events that readers take from the rows instead.", registry=registry)
+COMPRESSIONS = Counter(
+    "rondo_compressions", "Tries to summarise a session's older turns, by result.", ["result"], registry=registry
+)
+SHORTENED = Counter(
+    "rondo_shortened_prompts",
+    "Prompts that did not fit a model's window, by what was left out.",
+    ["what"],
+    registry=registry,
+)
 EVENT_APPENDS = Counter("rondo_event_appends", "Groups of events written to the log.", registry=registry)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.infra.telemetry import log
 from app.loop.ports import ModelRequest, OfferedTool
+from app.providers import windows
 from app.providers.answer_schema import translated
 from app.providers.anthropic_messages import THINKING, Block, Conversation, conversation_of, without_thinking
 from app.providers.anthropic_models import MIN_BUDGET, Model, model_of, thinking_budget
@@ -17,7 +18,7 @@ RESERVED_OPTIONS = frozenset({"stream", "n", "tools", "messages", "tool_choice",
 
 OWN_OPTIONS = frozenset(
     {"max_output_tokens", "max_tokens", "stop", "reasoning_effort", "parallel_tool_calls", "web_search_options"}
-    | {"think_tags", "reasoning_content"}
+    | {"think_tags", "reasoning_content", windows.OPTION}
 )
 """Options that are translated, or that only another client knows; none is sent under this name as it is.
 
@@ -201,14 +202,15 @@ def _blocks(conversation: Conversation) -> list[Block]:
 
 
 def _prompt(conversation: Conversation, *, cache_history: bool) -> dict[str, Any]:
-    """`system` and `messages`, marked at the end of what stays: the system prompt, and the history up to now.
+    """`system` and `messages`, marked at the end of what stays: the first system block, and the history up to now.
 
     The mark on an earlier message lets a call find what the call before it left behind. With the tools' mark there are
     four at most, which is what the API takes.
     """
     prompt: dict[str, Any] = {}
     if conversation.system:
-        prompt["system"] = _marked(conversation.system)
+        # what stands first stays the same for the longest time; memories and a summary behind it may change
+        prompt["system"] = [*_marked(conversation.system[:1]), *conversation.system[1:]]
     messages = list(conversation.messages)
     if cache_history:
         for at in {len(messages) - 1, max(len(messages) - 3, 0)}:

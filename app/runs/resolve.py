@@ -14,10 +14,12 @@ from app.infra.errors import Invalid
 from app.infra.settings import Settings
 from app.providers.catalog import Catalog
 from app.providers.scripted import scripted_turns
-from app.run_options import resolve
+from app.run_options import resolve, resolve_each
 from app.runs.answer import check_schema
+from app.runs.prompt import NextTurn
 from app.runs.shapes import RunCreate, SessionRunCreate
-from app.scope import axis
+from app.scope import Scope, axis
+from app.sessions.compression import HistoryOptions
 from app.sessions.models import Session
 
 _FROM_SETTINGS = (
@@ -66,15 +68,60 @@ class Resolver:
     def in_session(self, session: Session, wanted: SessionRunCreate, known: Known, agent_id: str | None = None) -> Resolved:
         """Raises Invalid for what cannot work."""
         named = wanted.model_dump(mode="json", exclude_unset=True)
-        own = {name: getattr(session, name) for name in ("model", "tools") if getattr(session, name) is not None}
-        sources = [named, own, session.config or {}]
+        sources = [named, *_sources_of(session)]
         options = self._options(sources, known)
+        options["history"] = self._history(sources, options["models"]).as_json()
         configured = (session.config or {}).get("context") or {}
         options["context"] = {**configured, **(session.context or {}), **(named.get("context") or {})}
         row = self._row(session.workspace_id, options, session_id=session.id, agent_id=agent_id or session.agent_id)
         row |= {f"{name}_{part}": getattr(session, f"{name}_{part}") for name in _AXES for part in ("type", "id")}
         row["request"] |= {"input": named["input"], "messages": None, "system_prompt": session.system_prompt}
         return Resolved(row, options)
+
+    def history_of(self, session: Session) -> HistoryOptions:
+        """How a session's history is kept, apart from any run."""
+        return self._history(_sources_of(session), ())
+
+    def next_turn(self, session: Session, given: str | None) -> NextTurn:
+        """The turn of a run that would start now, as far as its prompt goes."""
+        sources = _sources_of(session)
+        models = resolve("model", sources, self._settings.model) or ""
+        memory = self._memory(sources)
+        return NextTurn(
+            session.workspace_id,
+            Scope.model_validate({name: axis(session, name) for name in _AXES}),
+            session.id,
+            models if isinstance(models, str) else models[0],
+            session.system_prompt,
+            memory["max_tokens"] if memory["read"] else 0,
+            given,
+        )
+
+    def tools_of(self, session: Session) -> list[str] | None:
+        """The tools that a session names; None is all that are active."""
+        names: list[str] | None = resolve("tools", _sources_of(session), None)
+        return names
+
+    def _history(self, sources: Sequence[dict[str, Any]], models: Sequence[str]) -> HistoryOptions:
+        """`models` are the run's, which summarise where neither a model for that nor the session's is named."""
+        settings = self._settings
+        defaults = {
+            "token_budget": settings.history_token_budget,
+            "keep_recent_turns": settings.history_keep_recent_turns,
+            "summary_model": settings.history_summary_model,
+        }
+        found = resolve_each("history", sources, defaults)
+        asked = found["summary_model"] or resolve("model", sources[-2:], None) or models
+        return HistoryOptions(
+            found["token_budget"],
+            found["keep_recent_turns"],
+            (asked,) if isinstance(asked, str) else tuple(asked),
+            tuple(sources[-1].get("script") or ()),
+        )
+
+    def _memory(self, sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        defaults = {"read": self._settings.memory_read, "max_tokens": self._settings.memory_max_tokens}
+        return resolve_each("memory", sources, defaults)
 
     def alone(self, workspace_id: str, wanted: RunCreate, known: Known) -> Resolved:
         """The same for a run of no session, of which nothing is persisted."""
@@ -103,6 +150,7 @@ class Resolver:
         if options["response_schema"] is not None:
             check_schema(options["response_schema"])
         options["script"] = _script(options["script"], options["models"])
+        options["memory"] = self._memory(sources)
         return options
 
     def _row(
@@ -122,7 +170,14 @@ class Resolver:
 
 
 _AXES = ("tenant", "subject", "member")
+_OWN = ("model", "tools", "history", "memory")
 _NOT_STORED = frozenset({"stream", "background", "on_conflict", "metadata"})
+
+
+def _sources_of(session: Session) -> list[dict[str, Any]]:
+    """Where a session names options: its own fields, and its `config`."""
+    own = {name: getattr(session, name) for name in _OWN if getattr(session, name) is not None}
+    return [own, session.config or {}]
 
 
 def _invalid(field: str, reason: str, code: str | None = None) -> Invalid:

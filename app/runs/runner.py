@@ -17,19 +17,24 @@ from app.infra.telemetry import RUNS, log
 from app.loop.events import Event, MessageDiscarded, RunQueued, RunResumed, RunStarted
 from app.loop.loop import Task, failed, run_loop
 from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
-from app.loop.ports import Emit, Provider, Tools
+from app.loop.ports import Provider, Tools
 from app.loop.turn import Limits
 from app.runs import statements
 from app.runs.answer import answer_parser
+from app.runs.compressor import Compressor
+from app.runs.fitting import FittedProvider, Fitting, TokenFactors
 from app.runs.held import Held, HeldProvider, HeldTools
 from app.runs.hooks import HookedProvider, HookedTools, HookFailed, Hooks
 from app.runs.journal import RunJournal, call_id_of, message_id_of
 from app.runs.lease import Lease
 from app.runs.metering import MeteredProvider
-from app.runs.prompt import build_messages, input_message
+from app.runs.prompt import NextTurn, PromptBuilder, input_content, input_message, turn_of
 from app.runs.recovery import Shown, attempts_made, catch_up, stored_iterations
 from app.runs.sent_once import SentOnce
 from app.runs.shapes import queued_json, run_json, started_json
+from app.runs.side_calls import ModelFor
+from app.sessions.compression import options_of
+from app.sessions.history import History, content_tokens
 from app.tools.toolbox import Toolbox
 
 FLUSH_SECONDS = 5.0
@@ -39,9 +44,6 @@ FLUSH_SECONDS = 5.0
 class OutOfReach(Exception):
     """The database is gone for now. The run is left to its next owner."""
 
-
-ProviderFor = Callable[[Mapping[str, Any], Emit, int], Awaitable[Provider]]
-"""The model of a run: from its row, for showing deltas, with the number of attempts that were made before."""
 
 ToolboxFor = Callable[[Mapping[str, Any]], Awaitable[Toolbox]]
 
@@ -72,15 +74,19 @@ class Runner:
         self,
         pool: Pool,
         event_log: EventLog,
-        provider_for: ProviderFor,
+        model_for: ModelFor,
         toolbox_for: ToolboxFor,
+        prompts: PromptBuilder,
+        compressor: Compressor,
         pending_seconds: float,
         hooks: Hooks | None = None,
     ) -> None:
         self._hooks = hooks
         self._pending_seconds = pending_seconds
         self._pool, self._event_log = pool, event_log
-        self._provider_for, self._toolbox_for = provider_for, toolbox_for
+        self._model_for, self._toolbox_for = model_for, toolbox_for
+        self._prompts, self._compressor = prompts, compressor
+        self._factors = TokenFactors()
 
     async def execute(self, owned: Owned, cancel_wanted: Callable[[], bool]) -> asyncpg.Record:
         """Run until it ends or waits, and store that; returns its row. Raises LeaseLost when it is another's by now.
@@ -138,7 +144,8 @@ class Runner:
             run_log.emit(RunStarted(started_json(run)))
             return run_log, RunJournal(self._pool, run_log, run, lease, pending_seconds=self._pending_seconds), False
         if in_session and goes_on:  # the input of a run that was queued becomes part of the history now
-            message = input_message(run["id"], run["request"]["input"])
+            given = run["request"]["input"]
+            message = input_message(run["id"], given, await content_tokens(input_content(given)))
             await lease.lasting(lambda: self._pool.execute(statements.ASK, run["session_id"], run["id"], message))
         stored = await lease.lasting(lambda: stored_iterations(self._pool, run["id"]))
         shown = await lease.lasting(lambda: catch_up(self._event_log, self._pool, run))
@@ -189,9 +196,15 @@ class Runner:
         run, request, lease = owned.run, owned.run["request"], owned.lease
         attempts = await lease.lasting(lambda: attempts_made(self._pool, run["id"])) if run["epoch"] > 1 else 0
         toolbox = await lease.lasting(lambda: self._toolbox_for(run))
+        turn = turn_of(run)
+        prompt = await lease.lasting(lambda: self._prompts.build(turn))
+        journal.history = prompt.history
+        if prompt.chosen:
+            chosen = statements.REMEMBERED, run["id"], owned.claim, prompt.chosen
+            await lease.lasting(lambda: self._pool.execute(*chosen))
         task = Task(
             model=run["model"],
-            messages=await lease.lasting(lambda: build_messages(self._pool, run)),
+            messages=prompt.messages,
             message_id=lambda iteration: message_id_of(run["id"], iteration),
             call_id=lambda iteration, index: call_id_of(run["id"], iteration, index),
             tools=toolbox.offered,
@@ -199,8 +212,8 @@ class Runner:
             limits=limits_of(request),
             parse=None if request["response_schema"] is None else answer_parser(request["response_schema"]),
         )
-        asked = await lease.lasting(lambda: self._provider_for(run, run_log.emit, attempts))
-        provider: Provider = MeteredProvider(asked)
+        port = await lease.lasting(lambda: self._model_for(run, run_log.emit, attempts))
+        provider: Provider = MeteredProvider(port.provider)
         tools: Tools = SentOnce(self._pool, toolbox, lease) if toolbox.at_most_once else toolbox
         if self._hooks is not None:
             shown = run_json(run)
@@ -208,7 +221,37 @@ class Runner:
             tools = HookedTools(self._hooks, tools, shown)
         held = Held(lease, journal.begin)
         unknown = (lambda asked: run_log.emit(MessageDiscarded(asked.iteration, asked.message_id))) if discard else None
-        return await run_loop(task, HeldProvider(held, provider, unknown), HeldTools(held, tools), journal, run_log.emit)
+        fitting = Fitting(prompt, run["model"], port.window, self._summarising(run, turn), self._factors)
+        fitted = FittedProvider(HeldProvider(held, provider, unknown), fitting)
+        return await run_loop(task, fitted, HeldTools(held, tools), journal, run_log.emit)
+
+    def _summarising(self, run: Mapping[str, Any], turn: NextTurn) -> Callable[[], Awaitable[History | None]]:
+        """For a prompt that does not fit: the history once its older turns were summarised, or None where that is no way."""
+
+        async def summarise() -> History | None:
+            stored = run["request"].get("history")
+            if turn.session_id is None or stored is None:
+                return None
+            await self._compressor.compress_now(turn.session_id, options_of(stored))
+            return await self._prompts.history(turn)
+
+        return summarise
+
+    async def _is_over_budget(self, run: Mapping[str, Any], journal: RunJournal) -> bool:
+        """Whether the session was marked for a summary, now that this run's turn has come to it."""
+        stored = run["request"].get("history")
+        if journal.history is None or stored is None or run["session_id"] is None or not run["request"]["persist"]:
+            return False
+        asked = await content_tokens(input_content(run["request"]["input"]))
+        try:
+            return await self._compressor.mark_if_due(
+                run["session_id"], journal.history, [asked + journal.prose_tokens], options_of(stored)
+            )
+        except Exception as error:
+            if not is_out_of_reach(error):
+                raise
+            log.warning("summary_not_marked", error=type(error).__name__)  # the end of the next run marks it
+            return False
 
     async def _finish(
         self, run: Mapping[str, Any], run_log: RunLog, journal: RunJournal, outcome: Outcome
@@ -217,8 +260,11 @@ class Runner:
             row = await journal.suspend()
             await self._flush(run_log)
             return row
+        is_over_budget = await self._is_over_budget(run, journal)
         row = await journal.finish(outcome)
         await self._flush(run_log)
+        if is_over_budget:
+            await self._compressor.wake(run["session_id"])
         RUNS.labels(outcome.status, outcome.finish_reason).inc()
         if outcome.status is not RunStatus.COMPLETED:
             log.warning(

@@ -20,10 +20,11 @@ from app.loop.messages import ACTIVE_STATUSES, RunStatus
 from app.runs import lease, repository
 from app.runs.following import Reader, reached, rest
 from app.runs.lease import Lease
-from app.runs.prompt import input_message
+from app.runs.prompt import input_content, input_message
 from app.runs.resolve import Resolved
 from app.runs.runner import Owned, Runner
 from app.runs.supervisor import Supervisor
+from app.sessions.history import content_tokens
 
 _CANCEL_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
@@ -88,7 +89,10 @@ class RunService:
         row, now, claim = resolved.row, clock.now(), lease.new_claim()
         if row["session_id"] is None:
             return await repository.start_alone(db, row, claim, self._lease_seconds, now)
-        message = input_message(row["id"], row["request"]["input"]) if row["request"]["persist"] else None
+        message = None
+        if row["request"]["persist"]:
+            given = row["request"]["input"]
+            message = input_message(row["id"], given, await content_tokens(input_content(given)))
         try:
             return await repository.start_in_session(db, row, claim, self._lease_seconds, now, message)
         except asyncpg.UniqueViolationError:

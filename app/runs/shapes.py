@@ -123,6 +123,13 @@ class RunCreate(RunOptions):
         return Scope(tenant=self.tenant, subject=self.subject, member=self.member)
 
 
+class Compressing(BaseModel):
+    """The answer to `POST …/compress`."""
+
+    session_id: str
+    status: Literal["queued"]
+
+
 class RunUsage(BaseModel):
     input_tokens: int
     output_tokens: int

@@ -37,9 +37,9 @@ started AS (
     FROM {_NEW_RUN} AS new, free
   RETURNING *),
 asked AS (
-  INSERT INTO messages (id, session_id, run_id, position, role, content, parts, created_at)
-  SELECT m.id, $5, started.id, free.position, 'user', m.content, m.parts, $4
-    FROM started, free, jsonb_to_record($6::jsonb) AS m(id text, content text, parts jsonb)
+  INSERT INTO messages (id, session_id, run_id, position, role, content, parts, tokens, created_at)
+  SELECT m.id, $5, started.id, free.position, 'user', m.content, m.parts, m.tokens, $4
+    FROM started, free, jsonb_to_record($6::jsonb) AS m(id text, content text, parts jsonb, tokens int)
    WHERE $6::jsonb IS NOT NULL)
 SELECT started.*, free.position AS input_position FROM started, free
 """
@@ -57,9 +57,9 @@ WITH place AS (
   UPDATE sessions SET next_position = next_position + 1, updated_at = now()
    WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM messages WHERE id = $3::jsonb->>'id')
   RETURNING next_position - 1 AS position)
-INSERT INTO messages (id, session_id, run_id, position, role, content, parts, created_at)
-SELECT m.id, $1, $2, place.position, 'user', m.content, m.parts, now()
-  FROM place, jsonb_to_record($3::jsonb) AS m(id text, content text, parts jsonb)
+INSERT INTO messages (id, session_id, run_id, position, role, content, parts, tokens, created_at)
+SELECT m.id, $1, $2, place.position, 'user', m.content, m.parts, m.tokens, now()
+  FROM place, jsonb_to_record($3::jsonb) AS m(id text, content text, parts jsonb, tokens int)
 """
 
 # what nobody works on: a running one without a lease, a waiting one whose time is up or whose end was asked for, a
@@ -133,7 +133,8 @@ _KEEP_EVENTS = """INSERT INTO run_events (run_id, seq, type, at, ref, data)
   ON CONFLICT (run_id, seq) DO NOTHING"""
 
 # $1 run_id, $2 claim, $3 iteration, $4 reply, $5 model_calls, $6 message_id, $7 content, $8 shown tool calls or NULL,
-# $9 calls, $10 usage, $11 persist, $12 number of calls, $13 created_at, $14 events, $15 reserved seq
+# $9 calls, $10 usage, $11 persist, $12 number of calls, $13 created_at, $14 events, $15 reserved seq, $16 tokens of the
+# content
 REPLY = f"""
 WITH owner AS (
   UPDATE runs SET iterations = $3, tool_calls = tool_calls + $12, reserved_seq = greatest(reserved_seq, $15),
@@ -151,8 +152,8 @@ kept_iteration AS (
   ON CONFLICT (run_id, iteration) DO UPDATE SET reply = excluded.reply,
      model_calls = iterations.model_calls || excluded.model_calls),
 kept_message AS (
-  INSERT INTO messages (id, session_id, run_id, position, role, content, tool_calls, created_at)
-  SELECT $6, owner.session_id, owner.id, place.position, 'assistant', $7, $8, $13 FROM owner, place),
+  INSERT INTO messages (id, session_id, run_id, position, role, content, tool_calls, tokens, created_at)
+  SELECT $6, owner.session_id, owner.id, place.position, 'assistant', $7, $8, $16, $13 FROM owner, place),
 kept_calls AS (
   INSERT INTO tool_calls (id, run_id, iteration, index, position, tool, arguments, raw_arguments, provider_id, native,
                           truncated)
@@ -260,7 +261,10 @@ UPDATE runs SET status = 'running', claim = NULL, lease_expires_at = NULL, claim
  WHERE id = $1 RETURNING *
 """
 
-# $1 run_id, $2 claim, $3 message_id, $4 content, $5 created_at, $6 persist, $7 events
+# $1 run_id, $2 claim, $3 the memories that are sent
+REMEMBERED = "UPDATE runs SET memories = $3 WHERE id = $1 AND claim = $2"
+
+# $1 run_id, $2 claim, $3 message_id, $4 content, $5 created_at, $6 persist, $7 events, $8 tokens of the content
 SAY = f"""
 WITH owner AS (
   SELECT id, session_id FROM runs WHERE id = $1 AND claim = $2 AND status = 'running' FOR NO KEY UPDATE),
@@ -269,8 +273,8 @@ place AS (
    WHERE sessions.id = owner.session_id AND $6 AND NOT EXISTS (SELECT 1 FROM messages WHERE id = $3)
   RETURNING next_position - 1 AS position),
 kept_message AS (
-  INSERT INTO messages (id, session_id, run_id, position, role, content, created_at)
-  SELECT $3, owner.session_id, owner.id, place.position, 'assistant', $4, $5 FROM owner, place),
+  INSERT INTO messages (id, session_id, run_id, position, role, content, tokens, created_at)
+  SELECT $3, owner.session_id, owner.id, place.position, 'assistant', $4, $8, $5 FROM owner, place),
 kept_events AS ({_KEEP_EVENTS.format(events="$7::jsonb")})
 SELECT owner.id, place.position FROM owner LEFT JOIN place ON true
 """

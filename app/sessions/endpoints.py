@@ -5,11 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.infra import clock
-from app.infra.database import Connection, Pool, driver_connection
+from app.infra.database import Connection, Pool
 from app.infra.errors import Invalid, NotFound
 from app.sessions import repository, tokens
 from app.sessions.models import (
-    MessagesImport,
     Session,
     SessionCreate,
     SessionFields,
@@ -76,25 +75,6 @@ async def list_messages(caller: Reader, session: SessionInPath, page: Paged, hot
     rows = await repository.list_messages(hot, session.id, page)
     rows, cursor = page.cut(rows, lambda row: row["position"])
     return listed([message_json(row) for row in rows], cursor)
-
-
-@router.post("/sessions/{session_id}/messages", status_code=201)
-async def import_messages(
-    caller: Service,
-    session: SessionInPath,
-    wanted: Annotated[MessagesImport, body(MessagesImport)],
-    once: Idempotent,
-    db: Db,
-) -> Response:
-    for index, message in enumerate(wanted.messages):
-        if not message.content.strip():
-            raise Invalid(errors=[(("body", "messages", index, "content"), "must not be blank")])
-
-    async def make() -> dict[str, Any]:
-        rows = await repository.import_messages(await driver_connection(db), session.id, wanted.messages)
-        return {"data": [message_json(row) for row in rows]}
-
-    return await once.create(db, make)
 
 
 @router.post("/sessions/{session_id}/tokens", status_code=201, response_model=tokens.TokenCreated)

@@ -4,19 +4,23 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
-from sqlalchemy import Column, DateTime, ForeignKey, Index, Integer, Text, UniqueConstraint
+from sqlalchemy import Column, DateTime, ForeignKey, Index, Integer, Text, UniqueConstraint, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field as Column_
 from sqlmodel import SQLModel
 
 from app.infra import clock
-from app.run_options import ModelChoice, ModelName, RunOptions, ToolNames
+from app.run_options import HistoryConfig, MemoryConfig, ModelChoice, RunOptions, ToolNames
 from app.scope import Reference, Scope, axis
 from app.shapes import JsonObject, Shape
 
 
 def _json() -> Any:
     return Column_(default=None, sa_column=Column(JSONB(none_as_null=True), nullable=True))
+
+
+def _time() -> Any:
+    return Column_(default=None, sa_column=Column(DateTime(timezone=True), nullable=True))
 
 
 class Session(SQLModel, table=True):
@@ -55,7 +59,8 @@ class Session(SQLModel, table=True):
 
 
 class StoredMessage(SQLModel, table=True):
-    """`parts` holds what `content` cannot: image parts of a user's input. `position` is unique in the session."""
+    """`parts` holds what `content` cannot: image parts of a user's input. `position` is unique in the session. `tokens` are
+    those of prose, by the newest vocabulary; null where nobody counted them."""
 
     __tablename__ = "messages"
     __table_args__ = (UniqueConstraint("session_id", "position", name="messages_session_position"),)
@@ -69,7 +74,35 @@ class StoredMessage(SQLModel, table=True):
     parts: Any = _json()
     tool_calls: Any = _json()
     tool_call_id: str | None = None
+    tokens: int | None = None
     created_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
+
+
+class Compression(SQLModel, table=True):
+    """The summary of a session's older turns, and the work on it. A session without a row was never over its budget.
+
+    `summary` stands for all prose up to `through_position`. `due_at` is when somebody shall look at it, with `options` (the
+    history's settings as they were resolved, and the models); `claim` is whoever is at it, good until `claimed_until` by the
+    database's clock. After `failures` in a row it rests until `resting_until`.
+    """
+
+    __tablename__ = "compressions"
+    __table_args__ = (Index("compressions_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),)
+
+    session_id: str = Column_(
+        sa_column=Column(Text, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True, nullable=False)
+    )
+    summary: str | None = None
+    summary_tokens: int = 0
+    through_position: int = 0
+    model: str | None = None
+    options: Any = _json()
+    due_at: datetime | None = _time()
+    claim: str | None = None
+    claimed_until: datetime | None = _time()
+    failures: int = 0
+    resting_until: datetime | None = _time()
+    compressed_at: datetime | None = _time()
 
 
 def message_json(row: Any) -> dict[str, Any]:
@@ -89,19 +122,6 @@ def message_json(row: Any) -> dict[str, Any]:
 
 Title = Annotated[str, StringConstraints(max_length=500)]
 SystemPrompt = Annotated[str, StringConstraints(max_length=200_000)]
-
-
-class HistoryConfig(Shape):
-    token_budget: Annotated[int, Field(ge=100, le=2_000_000)] | None = None
-    keep_recent_turns: Annotated[int, Field(ge=1, le=1000)] | None = None
-    summary_model: ModelName | None = None
-
-
-class MemoryConfig(Shape):
-    read: bool | None = None
-    write: bool | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    model: ModelName | None = None
 
 
 class SessionFields(Shape):

@@ -99,8 +99,11 @@ async def list_messages(pool: Pool, session_id: str, page: Page) -> list[Any]:
     )  # fmt: skip
 
 
-async def import_messages(db_connection: Any, session_id: str, messages: Sequence[ImportedMessage]) -> list[Any]:
-    """Append prose; refused while a run is active, since it would stand between a question and its answer."""
+async def import_messages(
+    db_connection: Any, session_id: str, messages: Sequence[ImportedMessage], tokens: Sequence[int]
+) -> list[Any]:
+    """Append prose, with the tokens of each; refused while a run is active, since it would stand between a question and its
+    answer."""
     first = await db_connection.fetchval(
         "UPDATE sessions SET next_position = next_position + $2, updated_at = now() WHERE id = $1"
         " RETURNING next_position - $2",
@@ -116,15 +119,16 @@ async def import_messages(db_connection: Any, session_id: str, messages: Sequenc
     now = clock.now()
     return list(
         await db_connection.fetch(
-            "INSERT INTO messages (id, session_id, position, role, content, created_at)"
-            " SELECT m.id, $1, m.position, m.role, m.content, m.created_at"
-            " FROM unnest($2::text[], $3::int[], $4::text[], $5::text[], $6::timestamptz[])"
-            " AS m(id, position, role, content, created_at) RETURNING *",
+            "INSERT INTO messages (id, session_id, position, role, content, created_at, tokens)"
+            " SELECT m.id, $1, m.position, m.role, m.content, m.created_at, m.tokens"
+            " FROM unnest($2::text[], $3::int[], $4::text[], $5::text[], $6::timestamptz[], $7::int[])"
+            " AS m(id, position, role, content, created_at, tokens) RETURNING *",
             session_id,
             [ids.new(ids.MESSAGE) for _ in messages],
             list(range(first, first + len(messages))),
             [message.role for message in messages],
             [message.content for message in messages],
             [message.created_at or now for message in messages],
+            list(tokens),
         )
     )

@@ -269,7 +269,7 @@ class TestPromptCache:
         history = [Message("system", "S1"), Message("system", "S2"), USER, turn(call, by=OTHER), result(call)]
         asked = body(*history, tools=(SEARCH, OTHER_TOOL))
         assert ["cache_control" in tool for tool in asked["tools"]] == [False, True]
-        assert ["cache_control" in block for block in asked["system"]] == [False, True]
+        assert ["cache_control" in block for block in asked["system"]] == [True, False]
         assert [["cache_control" in block for block in message["content"]] for message in asked["messages"]] == [
             [True], [False], [True],
         ]  # fmt: skip

@@ -1,0 +1,61 @@
+"""Model calls that belong to no run: summaries, and later memories. They go through the same catalog, retries and metering
+as a run's; whatever else wraps a run's Provider wraps theirs in `open_side_call`."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.loop.events import Event
+from app.loop.messages import Message, ModelFailure, Reply
+from app.loop.ports import Emit, ModelRequest, Provider
+from app.providers.windows import Window
+from app.runs.metering import MeteredProvider
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPort:
+    """A model to be asked, and how much it takes at once."""
+
+    provider: Provider
+    window: Window
+
+
+ModelFor = Callable[[Mapping[str, Any], Emit, int], Awaitable[ModelPort]]
+"""The model of a run: from its row, for showing deltas, with the number of attempts that were made before."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideCall:
+    """For which session and to what end (`compression`) which models are asked, in the order of failover.
+
+    A `scripted/` model plays `script` from its first turn; the session's `config` is where it comes from.
+    """
+
+    workspace_id: str
+    session_id: str
+    purpose: str
+    models: Sequence[str]
+    script: Sequence[Any] = ()
+
+
+async def open_side_call(model_for: ModelFor, call: SideCall) -> ModelPort:
+    """The model that answers a side call; nothing of it is shown to anybody."""
+    request: dict[str, Any] = {
+        "models": list(call.models),
+        "model_options": {},
+        "capabilities": [],
+        "response_schema": None,
+        "script": list(call.script),
+    }
+    run = {"id": None, "workspace_id": call.workspace_id, "session_id": call.session_id, "request": request}
+    port = await model_for(run, _unseen, 0)
+    return ModelPort(MeteredProvider(port.provider), port.window)
+
+
+async def ask_once(port: ModelPort, messages: Sequence[Message]) -> Reply | ModelFailure:
+    """One answer of a side call's model, without tools."""
+    return await port.provider.ask(ModelRequest(1, "", tuple(messages)))
+
+
+def _unseen(event: Event) -> None:
+    pass
