@@ -20,7 +20,7 @@ from app.outbound.address_guard import AddressGuard
 from app.outbound.connector import guarded_connector
 from app.outbound.sender import Sender
 from app.providers.catalog import BUILT_IN, Catalog
-from app.providers.tokens import install_vocabulary
+from app.providers.tokens import install_vocabulary, load
 from app.providers.transport import http_client
 from app.runs.compressor import Compressor
 from app.runs.hooks import load_hooks
@@ -69,6 +69,8 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
         raise SettingsError("DATABASE_URL, REDIS_URL and RONDO_ENCRYPTION_KEYS are needed here (`rondo up` makes its own)")
     await asyncio.to_thread(install_vocabulary, settings.data_dir / "vocabulary")
     async with AsyncExitStack() as stack:
+        reading = asyncio.create_task(asyncio.to_thread(load))  # nobody waits for it before there is something to count
+        stack.push_async_callback(_done, reading)
         database = await connect(settings.database_url)
         stack.push_async_callback(database.close)
         redis = redis_client.connect(settings.redis_url, settings.redis_timeout_seconds)
@@ -93,6 +95,10 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
         process = _join(settings, database, redis, event_log, queue, Catalog(http, guarded, settings), guard, sender)
         hub.start(process.supervisor.hear)
         yield process
+
+
+async def _done(task: asyncio.Task[Any]) -> None:
+    await task
 
 
 def _join(

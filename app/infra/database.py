@@ -55,6 +55,16 @@ async def connect(database_url: str, *, pool_size: int = 10) -> Database:
     return Database(engine, pool)
 
 
+@asynccontextmanager
+async def in_transaction(db: Connection | Pool) -> AsyncIterator[Connection]:
+    """A connection in a transaction: that of `db`, or a new one where `db` is the pool."""
+    if not isinstance(db, Pool):
+        yield db
+        return
+    async with db.acquire() as connection, connection.transaction():
+        yield connection
+
+
 def plain_url(database_url: str) -> str:
     """`postgresql+asyncpg://…` and `postgres://…` as asyncpg wants them."""
     scheme, rest = database_url.split("://", 1)

@@ -83,6 +83,13 @@ class WakingWorker(Worker):
         finally:
             renewing.cancel()
 
+    async def close(self) -> None:
+        """End what is under way, which will be done again, and the connections."""
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await self.pool.aclose()
+
     async def _rung(self) -> None:
         """Until there is something to look at: a job was woken, a place is free again, or the usual delay is over."""
         if self.job_counter < self.max_jobs:
@@ -101,7 +108,7 @@ class WakingWorker(Worker):
             await asyncio.sleep(_LEASE_SECONDS / 4)
             with self._surviving("worker_cannot_renew"):
                 async with self.pool.pipeline(transaction=False) as pipe:
-                    for key in [in_progress_key_prefix + job_id for job_id in self.tasks]:
+                    for key in [in_progress_key_prefix + name for name in self.tasks]:
                         pipe.pexpire(key, int(_LEASE_SECONDS * 1000))
                     await pipe.execute()
 

@@ -11,8 +11,9 @@ from app.infra.queue import JobQueue
 from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import COMPRESSIONS, log
 from app.loop.messages import FinishReason, ModelFailure, Reply
-from app.providers.tokens import count_tokens
+from app.providers.tokens import count_tokens_of
 from app.runs.lease import new_claim
+from app.runs.prompt import input_message_id
 from app.runs.side_calls import ModelFor, SideCall, ask_once, open_side_call
 from app.sessions import summaries
 from app.sessions.compression import HistoryOptions, bounded, is_due, next_chunk, summary_request
@@ -95,7 +96,8 @@ class Compressor:
             return Done.NOTHING
         call = SideCall(claimed.workspace_id, claimed.session_id, "compression", claimed.models, claimed.options.script)
         port = await open_side_call(self._model_for, call)
-        history = await read_history(self._pool, claimed.session_id)
+        active = claimed.active_run_id
+        history = await read_history(self._pool, claimed.session_id, "" if active is None else input_message_id(active))
         chunk = next_chunk(history, claimed.options, port.window.room)
         if chunk is None or history.through_position != claimed.through_position:
             await summaries.release(self._pool, claimed)
@@ -108,9 +110,10 @@ class Compressor:
             return await self._failed(claimed, "timeout")
         if (problem := _problem(reply)) is not None or isinstance(reply, ModelFailure):
             return await self._failed(claimed, problem or "")
-        summary = bounded(reply.text, claimed.options)
+        summary = await asyncio.to_thread(bounded, reply.text, claimed.options)
+        tokens = await count_tokens_of(summary)
         stored = await summaries.commit(
-            self._pool, claimed, summary, count_tokens(summary), reply.model, chunk.through_position, has_more=chunk.has_more
+            self._pool, claimed, summary, tokens, reply.model, chunk.through_position, has_more=chunk.has_more
         )
         COMPRESSIONS.labels("made" if stored else "lost").inc()
         log.info("session_compressed", session_id=claimed.session_id, turns=len(chunk.turns), stored=stored)

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import asyncpg
-from fastapi import APIRouter, BackgroundTasks, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.events.sse import event_stream
-from app.infra.database import Connection, Pool, driver_connection
+from app.infra.database import Connection, Pool, in_transaction
 from app.infra.errors import Forbidden, Invalid, NotFound
 from app.loop.messages import RunStatus
 from app.providers.scripted import script_of
@@ -27,7 +27,6 @@ from app.sessions.models import MessagesImport, message_json
 from app.shapes import JsonObject
 from app.web import (
     Caller,
-    Db,
     Follower,
     HotDb,
     Idempotent,
@@ -51,6 +50,11 @@ def _service(request: Request) -> RunService:
 
 def _resolver(request: Request) -> Resolver:
     found: Resolver = request.app.state.resolver
+    return found
+
+
+def _compressor(request: Request) -> Compressor:
+    found: Compressor = request.app.state.compressor
     return found
 
 
@@ -225,23 +229,25 @@ async def import_messages(
     wanted: Annotated[MessagesImport, body(MessagesImport)],
     once: Idempotent,
     resolver: Resolving,
-    db: Db,
-    afterwards: BackgroundTasks,
+    hot: HotDb,
 ) -> Response:
     for index, message in enumerate(wanted.messages):
         if not message.content.strip():
             raise Invalid(errors=[(("body", "messages", index, "content"), "must not be blank")])
     tokens = [await content_tokens(message.content) for message in wanted.messages]
-    compressor: Compressor = request.app.state.compressor
+    is_over = False
 
-    async def make() -> dict[str, Any]:
-        connection = await driver_connection(db)
-        rows = await sessions.import_messages(connection, session.id, wanted.messages, tokens)
-        if await summaries.mark_if_over(connection, session.id, resolver.history_of(session)):
-            afterwards.add_task(compressor.wake, session.id)
+    async def make(db: Connection | Pool) -> dict[str, Any]:
+        nonlocal is_over
+        async with in_transaction(db) as connection:
+            rows = await sessions.import_messages(connection, session.id, wanted.messages, tokens)
+            is_over = await summaries.mark_if_over(connection, session.id, resolver.history_of(session))
         return {"data": [message_json(row) for row in rows]}
 
-    return await once.create(db, make)
+    answer = await once.create_hot(hot, make)
+    if is_over:
+        await _compressor(request).wake(session.id)
+    return answer
 
 
 @router.post("/sessions/{session_id}/compress", status_code=202, response_model=Compressing)
@@ -256,8 +262,7 @@ async def compress_session(
         return {"session_id": session.id, "status": "queued"}
 
     answer = await once.create_hot(hot, mark, 202)
-    compressor: Compressor = request.app.state.compressor
-    await compressor.wake(session.id)
+    await _compressor(request).wake(session.id)
     return answer
 
 

@@ -41,8 +41,9 @@ WITH mine AS (
   UPDATE compressions SET claim = $2, claimed_until = now() + make_interval(secs => $3)
    WHERE session_id = $1 AND due_at <= now() AND (claim IS NULL OR claimed_until < now())
   RETURNING session_id, options, due_at, through_position)
-SELECT mine.*, sessions.workspace_id, (SELECT request->'models' FROM runs WHERE runs.session_id = mine.session_id
-                                        ORDER BY id DESC LIMIT 1) AS last_models
+SELECT mine.*, sessions.workspace_id,
+       (SELECT request->'models' FROM runs WHERE runs.session_id = mine.session_id ORDER BY id DESC LIMIT 1) AS last_models,
+       (SELECT id FROM runs WHERE runs.session_id = mine.session_id AND status IN ('running', 'waiting')) AS active_run_id
   FROM mine JOIN sessions ON sessions.id = mine.session_id
 """
 
@@ -83,7 +84,7 @@ SELECT session_id FROM compressions WHERE due_at <= now() AND (claim IS NULL OR 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A session whose summary is ours to write for the length of the lease."""
+    """A session whose summary is ours to write for the length of the lease. The turn of the active run is not over."""
 
     session_id: str
     workspace_id: str
@@ -92,6 +93,7 @@ class Claimed:
     models: tuple[str, ...]
     due_at: datetime | None
     through_position: int
+    active_run_id: str | None
 
 
 async def mark(db: Connection | Pool, session_id: str, options: HistoryOptions) -> bool:
@@ -113,7 +115,9 @@ async def claim(pool: Pool, session_id: str, token: str, lease_seconds: float) -
         return None
     options = options_of(row["options"])
     models = options.models or tuple(row["last_models"] or ())
-    return Claimed(session_id, row["workspace_id"], token, options, models, row["due_at"], row["through_position"])
+    return Claimed(
+        session_id, row["workspace_id"], token, options, models, row["due_at"], row["through_position"], row["active_run_id"]
+    )
 
 
 async def renew(pool: Pool, claimed: Claimed, lease_seconds: float) -> bool:

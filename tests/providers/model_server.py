@@ -160,7 +160,7 @@ class ModelServer:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         self.requests.append(await _request(reader))
         self.asked.set()
-        answer = self._answers.pop(0) if self._answers else json_answer({"error": "no answer was played"}, 500)
+        answer = await self._answer(self.requests[-1])
         if answer.status is None:
             return False
         lines = [f"HTTP/1.1 {answer.status} Played", "Transfer-Encoding: chunked"]
@@ -174,6 +174,9 @@ class ModelServer:
             else:
                 await asyncio.sleep(step)
         return await self._end(answer.end, reader, writer)
+
+    async def _answer(self, request: ReceivedRequest) -> Answer:
+        return self._answers.pop(0) if self._answers else json_answer({"error": "no answer was played"}, 500)
 
     async def _end(self, end: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         if end in ("finish", "close"):
