@@ -44,6 +44,7 @@ class Process:
     address_guard: AddressGuard
     sender: Sender
     event_log: EventLog
+    queue: JobQueue
     supervisor: Supervisor
     runs: RunService
     prompts: PromptBuilder
@@ -149,6 +150,7 @@ def _join(
         address_guard=guard,
         sender=sender,
         event_log=event_log,
+        queue=queue,
         supervisor=supervisor,
         runs=runs,
         prompts=prompts,

@@ -24,6 +24,7 @@ from app.infra.embedded.launcher import EmbeddedServers, Servers
 from app.infra.settings import Settings, read_settings
 from app.infra.telemetry import configure_logging
 from app.main import create_app
+from app.providers.tokens import install_vocabulary
 from tests.api import Api, TestTools
 
 ADMIN_KEY = "admin-key-of-the-tests-0123456789"
@@ -40,6 +41,12 @@ def servers() -> Iterator[Servers]:
             yield started
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For tests that count tokens without a service."""
+    install_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
 
 @pytest.fixture(scope="session")

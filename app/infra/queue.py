@@ -18,7 +18,8 @@ from arq.cron import CronJob
 from arq.worker import Function, Worker
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from app.infra.telemetry import log
 
@@ -28,6 +29,7 @@ _BELLS_KEPT = 100
 _WAKE_SECONDS = 2.0
 _LEASE_SECONDS = 10.0
 _AGAIN_SECONDS = 1.0
+_CLOSE_SECONDS = 5.0
 JOB_SECONDS = 3600.0
 
 
@@ -62,7 +64,7 @@ class WakingWorker(Worker):
     ) -> None:
         retry = Retry(ExponentialBackoff(cap=1, base=0.05), 40)
         redis = _client(
-            redis_url, socket_connect_timeout=5.0, retry=retry, retry_on_error=[ConnectionError, TimeoutError, OSError]
+            redis_url, socket_connect_timeout=5.0, retry=retry, retry_on_error=[ConnectionError, RedisTimeout, OSError]
         )
         super().__init__(
             functions, cron_jobs=crons, redis_pool=redis, queue_name=QUEUE, ctx=context, keep_result=0,
@@ -70,11 +72,12 @@ class WakingWorker(Worker):
         )  # fmt: skip
         self.in_progress_timeout_s = _LEASE_SECONDS
         self._freed = asyncio.Event()
+        self._closing = False
 
     async def main(self) -> None:
         renewing = asyncio.create_task(self._renew_leases())
         try:
-            while True:
+            while not self._closing:
                 with self._surviving("worker_unreachable"):
                     await self._poll_iteration()
                     await self._rung()
@@ -85,7 +88,18 @@ class WakingWorker(Worker):
 
     async def close(self) -> None:
         """End what is under way, which will be done again, and the connections."""
-        for task in self.tasks.values():
+        self._closing = True
+        with contextlib.suppress(TimeoutError), self._surviving("worker_closes_unreachable"):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                if self.main_task is not None and not self.main_task.done():
+                    self._freed.set()
+                    await self.pool.execute_command("LPUSH", _BELL, b"1")  # type: ignore[no-untyped-call]
+                    await asyncio.wait((self.main_task,))
+                while under_way := [task for task in self.tasks.values() if not task.done()]:
+                    for task in self.job_tasks.values():  # what is around a job then puts it back into the queue
+                        task.cancel()
+                    await asyncio.wait(under_way, timeout=_CLOSE_SECONDS / 50)
+        for task in [*self.tasks.values(), *([self.main_task] if self.main_task else [])]:
             task.cancel()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         await self.pool.aclose()

@@ -1,7 +1,6 @@
 """A service whose chat and summarising models are made of bytes, with a worker beside it where a test wants one."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -101,7 +100,5 @@ async def working(settings: Settings) -> AsyncIterator[Process]:
         try:
             yield process
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
             await worker.close()
+            await task

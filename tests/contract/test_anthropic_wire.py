@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from app.infra.database import Database
 from app.infra.settings import Settings
+from app.sessions import summaries
+from app.sessions.compression import HistoryOptions
 from tests.api import Api, TestTools
 from tests.conftest import serving
 from tests.providers.messages_api import PING, START, STOP, begun, delta, ended, events, finished
@@ -66,6 +69,35 @@ class TestAnswers:
         assert asked.path.endswith("/v1/messages")
         assert (asked.headers["x-api-key"], asked.headers["anthropic-version"]) == ("sk-ant-test", "2023-06-01")
         assert asked.json["system"][-1]["cache_control"] == {"type": "ephemeral"}
+
+
+class TestAPromptOfSeveralParts:
+    async def test_the_preview_is_what_the_api_then_receives_with_a_mark_on_what_stays(
+        self, wire: tuple[ModelServer, Api], migrated: Database, test_tools: TestTools
+    ) -> None:
+        server, api = wire
+        await test_tools.host(api, "search", {})
+        session = await api.new_session(model="anthropic/claude-sonnet-4-5", system_prompt="Be brief.")
+        said = [("user", "One?"), ("assistant", "One."), ("user", "Two?"), ("assistant", "Two.")]
+        body = {"messages": [{"role": role, "content": content} for role, content in said]}
+        await api.post(f"/v1/sessions/{session}/messages", body)
+        await summaries.mark(migrated.pool, session, HistoryOptions(100, 1, ("lab/sum",)))
+        claimed = await summaries.claim(migrated.pool, session, "t", 15)
+        assert claimed is not None
+        assert await summaries.commit(migrated.pool, claimed, "They counted.", 3, "lab/sum", 2, has_more=False)
+        shown = await api.get(f"/v1/sessions/{session}/prompt?input=Three%3F")
+        parts = {part["kind"]: part["content"] for part in shown["parts"]}
+        server.play(says("Three."))
+        await api.run(session, input="Three?")
+        asked = server.requests[0].json
+        texts = [block["text"] for block in asked["system"]]
+        assert texts == [parts["system_prompt"], parts["summary"]]
+        assert ["cache_control" in block for block in asked["system"]] == [True, False]
+        turns = [{"role": turn["role"], "content": turn["content"][0]["text"]} for turn in asked["messages"]]
+        assert turns == [*parts["history"], {"role": "user", "content": parts["input"]}]
+        assert [(tool["name"], tool["input_schema"]) for tool in asked["tools"]] == [
+            (tool["name"], tool["parameters"]) for tool in parts["tools"]
+        ]
 
 
 class TestTrouble:
