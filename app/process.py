@@ -12,16 +12,19 @@ from app.events.hub import Hub
 from app.events.log import EventLog, Room
 from app.infra import redis as redis_client
 from app.infra.crypto import Crypto
-from app.infra.database import Database, connect
+from app.infra.database import Database, Pool, connect
 from app.infra.queue import JobQueue
 from app.infra.settings import Settings, SettingsError, parse_encryption_keys
 from app.loop.ports import Emit
+from app.memories.recall import Recalled, recall
 from app.outbound.address_guard import AddressGuard
 from app.outbound.connector import guarded_connector
 from app.outbound.sender import Sender
 from app.providers.catalog import BUILT_IN, Catalog
-from app.providers.tokens import install_vocabulary, load
+from app.providers.tokens import count_tokens, install_vocabulary, load
 from app.providers.transport import http_client
+from app.rules.block import rules_block
+from app.rules.repository import applying as applying_rules
 from app.runs.compressor import Compressor
 from app.runs.hooks import load_hooks
 from app.runs.prompt import PromptBuilder, PromptSources
@@ -30,6 +33,7 @@ from app.runs.runner import Runner
 from app.runs.service import RunService
 from app.runs.side_calls import ModelPort
 from app.runs.supervisor import Supervisor
+from app.scope import Scope
 from app.tools.toolbox import Toolbox, open_toolbox
 from app.tools.webhook import RunIdentity
 from app.web import Authenticate
@@ -129,7 +133,7 @@ def _join(
         return ModelPort(catalog.provider(request, accounts, emit, attempts_made), catalog.window(request, accounts))
 
     hooks = None if settings.hooks is None else load_hooks(settings.hooks)
-    prompts = PromptBuilder(pool, PromptSources())
+    prompts = PromptBuilder(pool, _prompt_sources(pool))
     compressor = Compressor(pool, model_for, queue, settings.lease_seconds)
     runner = Runner(pool, event_log, model_for, toolbox_for, prompts, compressor, settings.pending_seconds, hooks)
     supervisor = Supervisor(
@@ -158,3 +162,15 @@ def _join(
         resolver=Resolver(settings, catalog),
         authenticate=lambda key: authenticate(pool, key),
     )
+
+
+def _prompt_sources(pool: Pool) -> PromptSources:
+    """What stands above and below a system prompt, from the domains that keep it."""
+
+    async def rules(workspace_id: str, scope: Scope) -> str | None:
+        return rules_block(await applying_rules(pool, workspace_id, scope))
+
+    async def memories(workspace_id: str, scope: Scope, query: str, max_tokens: int) -> Recalled:
+        return await recall(pool, workspace_id, scope, query, max_tokens, count_tokens)
+
+    return PromptSources(rules, memories)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.infra import clock
 from app.infra.database import Connection, Pool
-from app.infra.errors import Invalid, NotFound
+from app.infra.errors import NotFound
 from app.sessions import repository, tokens
 from app.sessions.models import (
     Session,
