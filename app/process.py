@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from app.agents.service import AgentService
 from app.auth.tokens import authenticate
 from app.custom_providers import repository as custom_providers
 from app.events.hub import Hub
@@ -21,12 +22,14 @@ from app.outbound.sender import Sender
 from app.providers.catalog import BUILT_IN, Catalog
 from app.providers.tokens import install_vocabulary
 from app.providers.transport import http_client
+from app.runs.endpoints import Complete
 from app.runs.hooks import load_hooks
 from app.runs.resolve import Resolver, scope_of
-from app.runs.runner import Runner
+from app.runs.runner import Runner, RunTools
 from app.runs.service import RunService
 from app.runs.supervisor import Supervisor
-from app.tools.toolbox import Toolbox, open_toolbox
+from app.sessions.endpoints import CheckAgent
+from app.tools.toolbox import open_toolbox
 from app.tools.webhook import RunIdentity
 from app.web import Authenticate
 
@@ -43,6 +46,9 @@ class Process:
     supervisor: Supervisor
     runs: RunService
     resolver: Resolver
+    agents: AgentService
+    check_agent: CheckAgent
+    complete_session: Complete
     authenticate: Authenticate
 
     def leave(self) -> None:
@@ -93,12 +99,19 @@ def _join(
     assert settings.encryption_keys is not None
     pool, crypto = database.pool, Crypto(parse_encryption_keys(settings.encryption_keys))
 
-    async def toolbox_for(run: Any) -> Toolbox:
+    async def toolbox_for(run: Any) -> RunTools:
         identity = RunIdentity(
             run_id=run["id"], session_id=run["session_id"], agent_id=run["agent_id"], context=run["request"]["context"],
             **scope_of(run),
         )  # fmt: skip
-        return await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
+        toolbox = await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
+        return await agents.children.with_agents(toolbox, run)
+
+    async def before_end(run: Any) -> None:
+        await agents.children.end_all(run)
+
+    async def on_end(run: Any) -> None:
+        await agents.run_ended(run)
 
     async def provider_for(run: Any, emit: Emit, attempts_made: int) -> Provider:
         request = run["request"]
@@ -107,7 +120,7 @@ def _join(
         return catalog.provider(request, accounts, emit, attempts_made)
 
     hooks = None if settings.hooks is None else load_hooks(settings.hooks)
-    runner = Runner(pool, event_log, provider_for, toolbox_for, settings.pending_seconds, hooks)
+    runner = Runner(pool, event_log, provider_for, toolbox_for, settings.pending_seconds, hooks, before_end)
     supervisor = Supervisor(
         pool,
         runner,
@@ -115,8 +128,13 @@ def _join(
         heartbeat_seconds=settings.heartbeat_seconds,
         sweep_seconds=settings.sweep_seconds,
         max_concurrent_runs=settings.max_concurrent_runs,
+        on_end=on_end,
     )
     runs = RunService(pool, runner, supervisor, event_log, settings.lease_seconds)
+    resolver = Resolver(settings, catalog)
+    agents = AgentService(pool, runs, resolver, settings.agent_failures)
+    supervisor.also_every(settings.sweep_seconds, agents.scheduler.sweep)
+    supervisor.also_every(settings.sweep_seconds, agents.children.mend)
     return Process(
         settings=settings,
         database=database,
@@ -127,6 +145,9 @@ def _join(
         event_log=event_log,
         supervisor=supervisor,
         runs=runs,
-        resolver=Resolver(settings, catalog),
+        resolver=resolver,
+        agents=agents,
+        check_agent=agents.check,
+        complete_session=agents.complete,
         authenticate=lambda key: authenticate(pool, key),
     )

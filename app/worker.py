@@ -11,6 +11,7 @@ from arq import cron
 from arq.connections import RedisSettings
 from arq.worker import Worker
 
+from app.agents.repository import forget_firings
 from app.idempotency import forget_expired
 from app.infra.settings import Settings, SettingsError
 from app.infra.telemetry import log
@@ -19,10 +20,11 @@ from app.sessions.tokens import forget_expired_tokens
 
 
 async def forget_what_expired(context: dict[str, Any]) -> None:
-    """Idempotency keys after their day, and client tokens after their time."""
+    """Idempotency keys after their day, client tokens after their time, firings after `firing_days`."""
     process: Process = context["process"]
     keys = await forget_expired(process.database.pool, process.settings.idempotency_ttl_seconds)
     await forget_expired_tokens(process.database.pool)
+    await forget_firings(process.database.pool, process.settings.firing_days)
     log.info("forgot_expired", idempotency_keys=keys)
 
 

@@ -1,5 +1,6 @@
 """Runs: starting, following, cancelling, reading."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import asyncpg
@@ -18,6 +19,7 @@ from app.runs.stored import reply_of
 from app.scope import parse_reference
 from app.sessions import repository as sessions
 from app.sessions.endpoints import SessionInPath
+from app.sessions.models import Session
 from app.web import (
     Caller,
     Follower,
@@ -46,6 +48,14 @@ def _resolver(request: Request) -> Resolver:
     return found
 
 
+async def _completed(request: Request, session: SessionInPath) -> Session:
+    complete: Complete = request.app.state.complete_session
+    return await complete(session)
+
+
+Complete = Callable[[Session], Awaitable[Session]]
+"""Gives a session what its agent says, wherever the session says nothing itself."""
+SessionOfRun = Annotated[Session, Depends(_completed)]
 Runs = Annotated[RunService, Depends(_service)]
 Resolving = Annotated[Resolver, Depends(_resolver)]
 
@@ -69,7 +79,7 @@ RunInPath = Annotated[Any, Depends(_run)]
 )
 async def start_in_session(
     caller: Starter,
-    session: SessionInPath,
+    session: SessionOfRun,
     wanted: Annotated[SessionRunCreate, body(SessionRunCreate)],
     once: Idempotent,
     runs: Runs,
@@ -122,6 +132,7 @@ async def list_runs(
     hot: HotDb,
     session_id: Annotated[str | None, Query()] = None,
     agent_id: Annotated[str | None, Query()] = None,
+    parent_run_id: Annotated[str | None, Query()] = None,
     status: Annotated[RunStatus | None, Query()] = None,
     tenant: Annotated[str | None, Query()] = None,
 ) -> Response:
@@ -135,7 +146,7 @@ async def list_runs(
         reference = None if tenant is None else parse_reference(tenant)
     except ValueError:
         raise Invalid(errors=[(("query", "tenant"), "TYPE:ID is expected")]) from None
-    filters = {"session_id": session_id, "agent_id": agent_id, "status": status}
+    filters = {"session_id": session_id, "agent_id": agent_id, "parent_run_id": parent_run_id, "status": status}
     rows, cursor = page.cut(
         await repository.list_runs(hot, caller.workspace_id, page, filters, reference), lambda row: row["id"]
     )
@@ -198,7 +209,7 @@ async def give_results(
 
 @router.get("/sessions/{session_id}/prompt")
 async def preview_prompt(
-    caller: Service, session: SessionInPath, hot: HotDb, input: Annotated[str | None, Query()] = None
+    caller: Service, session: SessionOfRun, hot: HotDb, input: Annotated[str | None, Query()] = None
 ) -> Response:
     return json_response(await preview(hot, session, input))
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import asyncpg
 import structlog
@@ -17,7 +17,7 @@ from app.infra.telemetry import RUNS, log
 from app.loop.events import MessageDiscarded, RunQueued, RunResumed, RunStarted
 from app.loop.loop import Task, failed, run_loop
 from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
-from app.loop.ports import Emit, Provider, Tools
+from app.loop.ports import Emit, OfferedTool, Provider, Tools
 from app.loop.turn import Limits
 from app.runs import statements
 from app.runs.answer import answer_parser
@@ -28,7 +28,6 @@ from app.runs.prompt import build_messages, input_message
 from app.runs.recovery import attempts_made, catch_up, stored_iterations
 from app.runs.sent_once import SentOnce
 from app.runs.shapes import queued_json, run_json, started_json
-from app.tools.toolbox import Toolbox
 
 FLUSH_SECONDS = 5.0
 """How long the end of a run waits for a log that is out of reach; readers then make its events from the rows."""
@@ -41,7 +40,17 @@ class OutOfReach(Exception):
 ProviderFor = Callable[[Mapping[str, Any], Emit, int], Awaitable[Provider]]
 """The model of a run: from its row, for showing deltas, with the number of attempts that were made before."""
 
-ToolboxFor = Callable[[Mapping[str, Any]], Awaitable[Toolbox]]
+
+class RunTools(Tools, Protocol):
+    """The Tools port of one run, with what is offered to its model."""
+
+    offered: tuple[OfferedTool, ...]
+    at_most_once: frozenset[str]
+
+
+ToolboxFor = Callable[[Mapping[str, Any]], Awaitable[RunTools]]
+BeforeEnd = Callable[[Mapping[str, Any]], Awaitable[None]]
+"""What is to be done before the end of a run is stored: its children end first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,9 @@ class Runner:
         toolbox_for: ToolboxFor,
         pending_seconds: float,
         hooks: Hooks | None = None,
+        before_end: BeforeEnd | None = None,
     ) -> None:
+        self._before_end = before_end
         self._hooks = hooks
         self._pending_seconds = pending_seconds
         self._pool, self._event_log = pool, event_log
@@ -189,7 +200,9 @@ class Runner:
             parse=None if request["response_schema"] is None else answer_parser(request["response_schema"]),
         )
         provider: Provider = MeteredProvider(await self._provider_for(run, run_log.emit, attempts))
-        tools: Tools = SentOnce(self._pool, toolbox, run["id"], run["claim"]) if toolbox.at_most_once else toolbox
+        tools: Tools = toolbox
+        if toolbox.at_most_once:
+            tools = SentOnce(self._pool, toolbox, toolbox.at_most_once, run["id"], run["claim"])
         if self._hooks is not None:
             shown = run_json(run)
             provider = HookedProvider(self._hooks, provider, shown, run_log.emit)
@@ -203,6 +216,8 @@ class Runner:
             row = await journal.suspend()
             await self._flush(run_log)
             return row
+        if self._before_end is not None:
+            await self._before_end(run)
         row = await journal.finish(outcome)
         await self._flush(run_log)
         RUNS.labels(outcome.status, outcome.finish_reason).inc()

@@ -4,11 +4,13 @@ A run that is carried on after a crash finds such a call sent and without a resu
 it is not sent again, and the model is told.
 """
 
+from collections.abc import Set
+
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.loop.messages import PendingCall, ToolCall, ToolOutcome, ToolResult
+from app.loop.ports import Tools
 from app.runs import statements
-from app.tools.toolbox import Toolbox
 
 OUTCOME_UNKNOWN = (
     "outcome unknown: the call was sent and its answer was lost. It may have been carried out; it is not sent again."
@@ -16,13 +18,15 @@ OUTCOME_UNKNOWN = (
 
 
 class SentOnce:
-    def __init__(self, pool: Pool, toolbox: Toolbox, run_id: str, claim: str) -> None:
-        self._pool, self._toolbox, self._run_id, self._claim = pool, toolbox, run_id, claim
+    """`names` are the tools that are not to be called twice."""
+
+    def __init__(self, pool: Pool, inner: Tools, names: Set[str], run_id: str, claim: str) -> None:
+        self._pool, self._inner, self._names, self._run_id, self._claim = pool, inner, names, run_id, claim
 
     async def call(self, call: ToolCall) -> ToolResult | PendingCall:
-        if call.name in self._toolbox.at_most_once and not await self._mark(call):
+        if call.name in self._names and not await self._mark(call):
             return ToolResult({"error": OUTCOME_UNKNOWN}, ToolOutcome.FAILED, cause="sent before, answer lost")
-        return await self._toolbox.call(call)
+        return await self._inner.call(call)
 
     async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
         return await self._toolbox.received(call, result)

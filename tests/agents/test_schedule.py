@@ -132,7 +132,9 @@ class TestADayOfMinutes:
 
 
 class TestWhatIsRefused:
-    @pytest.mark.parametrize("expression", ["", "* * * *", "* * * * * *", "60 * * * *", "@daily", "x * * * *", "*/0 * * * *"])
+    @pytest.mark.parametrize(
+        "expression", ["", "* * * *", "* * * * * *", "60 * * * *", "@daily", "x * * * *", "*/0 * * * *"]
+    )
     def test_what_cannot_be_read(self, expression: str) -> None:
         with pytest.raises(BadSchedule):
             read_schedule(expression, "UTC", at("2026-01-01T00:00Z"))
