@@ -138,14 +138,17 @@ async def list_agents(db: AsyncSession, workspace_id: str, page: Page, tenant: R
     return list((await db.exec(query.order_by(col(Agent.id).desc()).limit(page.limit + 1))).all())
 
 
-async def listening(db: Connection, workspace_id: str, event: str, tenant: Reference) -> list[Agent]:
-    """The agents that an event of a tenant concerns. None of them can be deleted before the transaction has ended."""
+async def listening(db: Connection, workspace_id: str, event: str, tenant: Reference) -> list[tuple[Agent, datetime]]:
+    """The agents that an event of a tenant concerns, with the time of the database's clock.
+
+    None of them can be deleted before the transaction has ended.
+    """
     rows = await db.fetch(
-        "SELECT * FROM agents WHERE workspace_id = $1 AND event_triggers ? $2"
+        "SELECT *, now() AS looked_at FROM agents WHERE workspace_id = $1 AND event_triggers ? $2"
         " AND (tenant_type IS NULL OR (tenant_type = $3 AND tenant_id = $4)) ORDER BY id FOR KEY SHARE",
         workspace_id, event, tenant.type, tenant.id,
     )  # fmt: skip
-    return [agent_of(row) for row in rows]
+    return [(agent_of(row), row["looked_at"]) for row in rows]
 
 
 # ---- what happened

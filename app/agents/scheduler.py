@@ -13,7 +13,6 @@ from app.agents.triggers import Occasion, Triggered, Triggers, skip
 from app.infra.database import Connection, Pool
 from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import QUEUED_RUNS, log
-from app.runs import repository as runs
 
 _DUE = """
 SELECT *, coalesce($1::timestamptz, now()) AS looked_at FROM agents
@@ -75,14 +74,11 @@ class Scheduler:
             "kind": "cron", "slot": due.slot, "tenant_type": agent.tenant_type, "tenant_id": agent.tenant_id, "at": now,
             "detail": _missed(due.missed),
         }  # fmt: skip
-        occasion = Occasion(agent, written, now)
+        occasion = Occasion(agent, written, agent.input or NO_INPUT, {})
         if agent.cron_run_id is not None and await db.fetchval(_IS_ACTIVE, agent.cron_run_id):
             await skip(db, triggered, occasion, "overlap", f"{agent.cron_run_id} is still active")
             return
-        known = await runs.known(db, agent.workspace_id)
-        made = await self._triggers.row(db, triggered, occasion, agent.input or NO_INPUT, {}, known)
-        if made is not None:
-            await self._triggers.start(db, triggered, occasion, made)
+        await self._triggers.start(db, triggered, occasion)
 
 
 def _missed(missed: int) -> str | None:

@@ -38,6 +38,7 @@ class Triggered:
     fired: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[dict[str, Any]] = field(default_factory=list)
     queued: list[asyncpg.Record] = field(default_factory=list)
+    known: Known | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {"fired": self.fired, "skipped": self.skipped}
@@ -45,12 +46,20 @@ class Triggered:
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """One event or cron slot for one agent. `firing` is what is written of it, whatever comes of it."""
+    """One event or cron slot for one agent. `firing` is what is written of it, whatever comes of it; `told` is the first
+    user's message, `context` what its tools get."""
 
     agent: Agent
     firing: Mapping[str, Any]
-    now: datetime
+    told: Any
+    context: Mapping[str, Any]
+    depth: int = 0
     quiet_seconds: float = 0.0
+
+    @property
+    def now(self) -> datetime:
+        moment: datetime = self.firing["at"]
+        return moment
 
     @property
     def tenant(self) -> tuple[str, str]:
@@ -79,71 +88,68 @@ class Triggers:
     async def event(self, db: Connection, workspace_id: str, given: TriggerCreate) -> Triggered:
         """Fire every agent that the event concerns. Raises NotFound for a cause that is no run of the workspace."""
         depth = await _depth(db, workspace_id, given.cause_run_id)
-        now = await db.fetchval("SELECT now()")
-        agents = await repository.listening(db, workspace_id, given.event, given.tenant)
-        known = await runs.known(db, workspace_id) if agents else Known((), {})
         triggered = Triggered()
-        written = {
-            "kind": "event", "event": given.event, "cause_run_id": given.cause_run_id, "at": now, **given.scope.as_columns(),
-        }  # fmt: skip
-        for agent in agents:
-            occasion = Occasion(agent, written, now, agent.debounce_seconds)
+        written = {"kind": "event", "event": given.event, "cause_run_id": given.cause_run_id, **given.scope.as_columns()}
+        for agent, now in await repository.listening(db, workspace_id, given.event, given.tenant):
+            told = event_input(agent.input, given.event, given.payload)
+            occasion = Occasion(agent, {**written, "at": now}, told, given.context or {}, depth, agent.debounce_seconds)
             if not agent.active:
                 await skip(db, triggered, occasion, "inactive", agent.paused_reason)
             elif depth > MAX_DEPTH:
                 await skip(db, triggered, occasion, "causality", f"depth {depth}")
             else:
-                told = event_input(agent.input, given.event, given.payload)
-                row = await self.row(db, triggered, occasion, told, given.context or {}, known)
-                if row is not None:
-                    await self.start(db, triggered, occasion, row | {"depth": depth, "join_key": occasion.join_key})
+                await self.start(db, triggered, occasion)
         return triggered
 
-    async def row(
-        self,
-        db: Connection,
-        triggered: Triggered,
-        occasion: Occasion,
-        given: Any,
-        context: Mapping[str, Any],
-        known: Known,
-    ) -> dict[str, Any] | None:
-        """The run as it is to be stored; None, with a firing that says why, for an agent that cannot run as it is."""
-        scope = {name: occasion.firing.get(name) for name in SCOPE_COLUMNS}
-        try:
-            return self._resolver.of_agent(options_of(occasion.agent), scope, given, context, known)
-        except Invalid as error:
-            await skip(db, triggered, occasion, "invalid", error.detail)
-            return None
-
-    async def start(self, db: Connection, triggered: Triggered, occasion: Occasion, row: dict[str, Any]) -> str | None:
-        """Queue a run within the day's ceiling, or join one that is queued. Returns the id of a run that was made."""
+    async def start(self, db: Connection, triggered: Triggered, occasion: Occasion) -> None:
+        """Queue a run within the day's ceiling, or join one that is queued; or skip it, with a firing that says why."""
         agent, now = occasion.agent, occasion.now
         day = now.astimezone(zone(agent.timezone)).date()
-        due_at = now + timedelta(seconds=occasion.quiet_seconds)
-        for _ in range(_TRIES):
-            if await self._joined(db, triggered, occasion, row):
-                return None
-            if not await repository.count_run(db, agent, occasion.tenant, day):
-                # whoever had the last one of the day may have committed only now
-                if not await self._joined(db, triggered, occasion, row):
-                    await skip(db, triggered, occasion, "daily_ceiling", f"{agent.max_tasks_per_day} runs on {day}")
-                return None
-            made = await runs.queue_until(db, row, now, due_at)
-            if made is not None:
-                await repository.keep_firing(
-                    db, agent.id, **{**occasion.firing, "outcome": "fired", "run_id": made["id"], "due_at": due_at}
-                )
-                triggered.fired.append({"agent_id": agent.id, "run_id": made["id"], "due_at": clock.rfc3339(due_at)})
-                triggered.queued.append(made)
-                run_id: str = made["id"]
-                return run_id
-            await repository.give_back(db, agent, occasion.tenant, day)
+        row: dict[str, Any] | None = None
+        try:
+            for _ in range(_TRIES):
+                if occasion.quiet_seconds:
+                    row = row or await self._row(db, triggered, occasion)
+                    if await self._joined(db, triggered, occasion, row):
+                        return
+                if not await repository.count_run(db, agent, occasion.tenant, day):
+                    # whoever had the last one of the day may have committed only now
+                    if row is None or not await self._joined(db, triggered, occasion, row):
+                        await skip(db, triggered, occasion, "daily_ceiling", f"{agent.max_tasks_per_day} runs on {day}")
+                    return
+                row = row or await self._row(db, triggered, occasion)
+                if await self._queued(db, triggered, occasion, row):
+                    return
+                await repository.give_back(db, agent, occasion.tenant, day)
+        except Invalid as error:
+            if row is None and not occasion.quiet_seconds:
+                await repository.give_back(db, agent, occasion.tenant, day)
+            await skip(db, triggered, occasion, "invalid", error.detail)
+            return
         raise Conflict("The agent is too busy.", code="agent_busy")
 
-    async def _joined(self, db: Connection, triggered: Triggered, occasion: Occasion, row: dict[str, Any]) -> bool:
-        if row["join_key"] is None:
+    async def _row(self, db: Connection, triggered: Triggered, occasion: Occasion) -> dict[str, Any]:
+        """The run as it is to be stored. Raises Invalid for an agent that cannot run as it is."""
+        agent = occasion.agent
+        if triggered.known is None:
+            triggered.known = await runs.known(db, agent.workspace_id)
+        scope = {name: occasion.firing.get(name) for name in SCOPE_COLUMNS}
+        row = self._resolver.of_agent(options_of(agent), scope, occasion.told, occasion.context, triggered.known)
+        return row | {"depth": occasion.depth, "join_key": occasion.join_key}
+
+    async def _queued(self, db: Connection, triggered: Triggered, occasion: Occasion, row: dict[str, Any]) -> bool:
+        """False when another run was queued at this very moment that it must join."""
+        agent, due_at = occasion.agent, occasion.now + timedelta(seconds=occasion.quiet_seconds)
+        made = await runs.queue_until(db, row, occasion.now, due_at)
+        if made is None:
             return False
+        firing = {**occasion.firing, "outcome": "fired", "run_id": made["id"], "due_at": due_at}
+        await repository.keep_firing(db, agent.id, **firing)
+        triggered.fired.append({"agent_id": agent.id, "run_id": made["id"], "due_at": clock.rfc3339(due_at)})
+        triggered.queued.append(made)
+        return True
+
+    async def _joined(self, db: Connection, triggered: Triggered, occasion: Occasion, row: dict[str, Any]) -> bool:
         joined = await runs.join(db, row, occasion.quiet_seconds)
         if joined is None:
             return False

@@ -35,6 +35,6 @@ class TestTheEvent:
         assert data_in(event_input(None, "saved", {"note": word, word: [word]}))["payload"]["note"] == word
 
     @settings(max_examples=50, deadline=None)
-    @given(st.recursive(st.text(alphabet="`\n\"\\ax«»\u2028", max_size=12), lambda inner: st.lists(inner) | inner))
+    @given(st.recursive(st.text(alphabet='`\n"\\ax«»\u2028', max_size=12), lambda inner: st.lists(inner) | inner))
     def test_is_read_back_as_it_was(self, payload: Any) -> None:
         assert data_in(event_input("x", "saved", payload)) == {"event": "saved", "payload": payload}

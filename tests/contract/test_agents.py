@@ -106,7 +106,12 @@ class TestRunsBySomebody:
         assert (played.ending, played.run["output"], played.outcomes) == (("completed", "stop"), "Found it.", ["ok"])
         assert played.types[:2] == ["run.queued", "run.started"]
         data = lookup.requests[0].json["data"]
-        assert (data["agent_id"], data["context"], data["tenant"], data["subject"]) == (agent["id"], context, TENANT, subject)
+        assert (data["agent_id"], data["context"], data["tenant"], data["subject"]) == (
+            agent["id"],
+            context,
+            TENANT,
+            subject,
+        )
         assert [run["id"] for run in (await api.get(f"/v1/agents/{agent['id']}/runs"))["data"]] == [run["id"]]
         (firing,) = await api.firings(agent)
         assert (firing["kind"], firing["outcome"], firing["run_id"]) == ("manual", "fired", run["id"])

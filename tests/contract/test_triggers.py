@@ -7,8 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
+from app.agents.shapes import TriggerCreate
+from app.agents.triggers import Triggered
 from app.infra.database import Database
 from app.infra.settings import Settings
+from app.process import open_process
 from tests.api import TENANT, Api, TestTools, call
 from tests.conftest import serving
 from tests.contract.test_custom_providers import HELLO, provider
@@ -162,29 +165,38 @@ class TestDebounce:
 
 
 class TestCeiling:
-    async def test_a_thousand_triggers_at_two_replicas_are_two_hundred_runs(
+    async def test_a_thousand_triggers_at_two_workers_are_two_hundred_runs(
         self, api: Api, settings: Settings, migrated: Database
     ) -> None:
         agent = await listener(api, max_tasks_per_day=200)
-        async with serving(settings) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as second:
-            replicas = [api, Api(second, api.key)]
-            slots = asyncio.Semaphore(60)
+        async with open_process(settings) as one, open_process(settings) as two:
 
-            async def fire(number: int) -> dict[str, Any]:
-                async with slots:
-                    answer: dict[str, Any] = await replicas[number % 2].trigger(payload=number)
-                    return answer
+            async def fire(number: int) -> Triggered:
+                process = (one, two)[number % 2]
+                given = TriggerCreate.model_validate({"event": "saved", "tenant": TENANT, "payload": number})
+                async with process.database.pool.acquire() as connection, connection.transaction():
+                    triggered = await process.agents.triggers.event(connection, str(api.workspace_id), given)
+                await process.agents.triggers.set_going(triggered)
+                return triggered
 
-            answers = await asyncio.gather(*map(fire, range(1000)))
-            fired = [fired["run_id"] for answer in answers for fired in answer["fired"]]
+            done = await asyncio.gather(*map(fire, range(1000)))
+            fired = [fired["run_id"] for triggered in done for fired in triggered.fired]
             assert len(set(fired)) == len(fired) == 200
-            assert [skipped["reason"] for answer in answers for skipped in answer["skipped"]] == ["daily_ceiling"] * 800
+            assert [skipped["reason"] for triggered in done for skipped in triggered.skipped] == ["daily_ceiling"] * 800
             for run_id in fired:
-                await replicas[1].events(run_id)
+                await api.events(run_id)
+            await asyncio.gather(one.drain(), two.drain())
         counts = "SELECT status, count(*) FROM runs WHERE agent_id = $1 GROUP BY status"
         assert [tuple(row) for row in await migrated.pool.fetch(counts, agent["id"])] == [("completed", 200)]
         counts = "SELECT outcome, count(*) FROM firings WHERE agent_id = $1 GROUP BY outcome ORDER BY outcome"
         assert [tuple(row) for row in await migrated.pool.fetch(counts, agent["id"])] == [("fired", 200), ("skipped", 800)]
+
+    async def test_it_is_the_same_over_http_at_two_replicas(self, api: Api, settings: Settings) -> None:
+        await listener(api, max_tasks_per_day=15)
+        async with serving(settings) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as second:
+            replicas = [api, Api(second, api.key)]
+            answers = await asyncio.gather(*(replicas[number % 2].trigger() for number in range(60)))
+            assert sum(len(answer["fired"]) for answer in answers) == 15
 
     async def test_it_is_per_tenant_and_joined_events_are_not_counted(self, api: Api) -> None:
         await listener(api, max_tasks_per_day=1, debounce_seconds=600)
