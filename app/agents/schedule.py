@@ -98,8 +98,10 @@ class Schedule:
 
     def _margin(self, moment: datetime) -> timedelta:
         """How far the wall may be off near a moment."""
-        offsets = {(moment + far).astimezone(self._zone).utcoffset() for far in (-_LONGEST_CHANGE, _LONGEST_CHANGE)}
-        return timedelta() if len(offsets) == 1 else _LONGEST_CHANGE
+        before, after = (
+            (moment + far).astimezone(self._zone).utcoffset() or timedelta() for far in (-_LONGEST_CHANGE, _LONGEST_CHANGE)
+        )
+        return abs(after - before)
 
     def _end_of_gap(self, wall: datetime) -> datetime:
         """The moment at which the clocks go forward over a time on the wall."""
