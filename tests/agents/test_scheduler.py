@@ -51,9 +51,10 @@ class Clock:
         self.processes, self.agent_id = processes, agent_id
         self.pool = processes[0].database.pool
 
-    async def strikes(self, now: datetime) -> None:
-        """Both look at the same moment."""
-        await asyncio.gather(*(process.agents.scheduler.start_due(now) for process in self.processes))
+    async def strikes(self, now: datetime, *, both: bool = True) -> None:
+        """Both look at the same moment, or now this one and now that."""
+        looking = self.processes if both else self.processes[now.minute % 2 :][:1]
+        await asyncio.gather(*(process.agents.scheduler.start_due(now) for process in looking))
 
     async def runs_end(self) -> None:
         await self.pool.execute(
@@ -101,7 +102,7 @@ class TestADayOfMinutes:
         while now < end:
             now += MINUTE
             if not down <= now < back:
-                await clock.strikes(now)
+                await clock.strikes(now, both=now.minute % 20 == 0)
                 await clock.runs_end()
         minutes = [start + MINUTE * number for number in range(1, 25 * 60 + 1)]
         firings = await clock.firings()
