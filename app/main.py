@@ -83,11 +83,11 @@ def settle_memory() -> None:
 
 def _hand_over(app: FastAPI, process: Process) -> None:
     for name in (
-        "database", "redis", "crypto", "address_guard", "sender", "runs", "resolver", "agents",
-        "check_agent", "complete_session", "authenticate",
+        "database", "redis", "crypto", "address_guard", "sender", "runs", "resolver", "agents", "authenticate",
     ):  # fmt: skip
         setattr(app.state, name, getattr(process, name))
     app.state.process = process
+    app.state.check_agent, app.state.complete_session = process.agents.check, process.agents.complete
 
 
 def checked_routes(routers: Iterable[APIRouter]) -> list[APIRoute]:

@@ -22,13 +22,11 @@ from app.outbound.sender import Sender
 from app.providers.catalog import BUILT_IN, Catalog
 from app.providers.tokens import install_vocabulary
 from app.providers.transport import http_client
-from app.runs.endpoints import Complete
 from app.runs.hooks import load_hooks
 from app.runs.resolve import Resolver, scope_of
 from app.runs.runner import Runner, RunTools
 from app.runs.service import RunService
 from app.runs.supervisor import Supervisor
-from app.sessions.endpoints import CheckAgent
 from app.tools.toolbox import open_toolbox
 from app.tools.webhook import RunIdentity
 from app.web import Authenticate
@@ -47,8 +45,6 @@ class Process:
     runs: RunService
     resolver: Resolver
     agents: AgentService
-    check_agent: CheckAgent
-    complete_session: Complete
     authenticate: Authenticate
 
     def leave(self) -> None:
@@ -107,12 +103,6 @@ def _join(
         toolbox = await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
         return await agents.children.with_agents(toolbox, run)
 
-    async def before_end(run: Any) -> None:
-        await agents.children.end_all(run)
-
-    async def on_end(run: Any) -> None:
-        await agents.run_ended(run)
-
     async def provider_for(run: Any, emit: Emit, attempts_made: int) -> Provider:
         request = run["request"]
         named = {model.partition("/")[0] for model in request["models"]}.difference(BUILT_IN)
@@ -120,7 +110,10 @@ def _join(
         return catalog.provider(request, accounts, emit, attempts_made)
 
     hooks = None if settings.hooks is None else load_hooks(settings.hooks)
-    runner = Runner(pool, event_log, provider_for, toolbox_for, settings.pending_seconds, hooks, before_end)
+    # agents start runs and lend themselves to runs: what a run's end asks of them is only called once they are there
+    runner = Runner(
+        pool, event_log, provider_for, toolbox_for, settings.pending_seconds, hooks, lambda run: agents.children.end_all(run)
+    )
     supervisor = Supervisor(
         pool,
         runner,
@@ -128,7 +121,7 @@ def _join(
         heartbeat_seconds=settings.heartbeat_seconds,
         sweep_seconds=settings.sweep_seconds,
         max_concurrent_runs=settings.max_concurrent_runs,
-        on_end=on_end,
+        on_end=lambda run: agents.run_ended(run),
     )
     runs = RunService(pool, runner, supervisor, event_log, settings.lease_seconds)
     resolver = Resolver(settings, catalog)
@@ -147,7 +140,5 @@ def _join(
         runs=runs,
         resolver=resolver,
         agents=agents,
-        check_agent=agents.check,
-        complete_session=agents.complete,
         authenticate=lambda key: authenticate(pool, key),
     )

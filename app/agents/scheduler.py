@@ -25,6 +25,8 @@ _QUEUED = "SELECT count(*) FROM runs WHERE status = 'queued' AND (wake_at IS NUL
 
 
 class Scheduler:
+    """One per process; it keeps nothing."""
+
     def __init__(self, pool: Pool, triggers: Triggers) -> None:
         self._pool, self._triggers = pool, triggers
 
