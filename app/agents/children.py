@@ -75,6 +75,9 @@ class AgentTools:
             TOOL_CALLS.labels(result.outcome).inc()
         return result
 
+    async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        return await self._inner.received(call, result)
+
 
 def _offered(name: str, agent: Agent) -> OfferedTool:
     schema = compiled(_SCHEMA)

@@ -37,6 +37,7 @@ def completed(session: Session, agent: Agent) -> Session:
     config["context"] = {**(theirs.fields.get("context") or {}), **(own.get("context") or {})}
     changed = {
         "config": config,
+        "tools": config["tools"] if session.tools is None else session.tools,
         "system_prompt": agent.system_prompt if session.system_prompt is None else session.system_prompt,
         "history": _merged(agent.history, session.history),
         "memory": _merged(agent.memory, session.memory),

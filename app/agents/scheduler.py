@@ -55,7 +55,7 @@ class Scheduler:
                     raise
                 # one agent's trouble must not keep the others from their slots
                 log.exception("schedule_failed", agent_id=row["id"])
-                query = "UPDATE agents SET next_at = next_at + interval '1 minute' WHERE id = $1"
+                query = "UPDATE agents SET next_at = greatest(next_at, now()) + interval '1 minute' WHERE id = $1"
                 await connection.execute(query, row["id"])
                 return Triggered()
             return triggered

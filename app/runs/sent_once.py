@@ -29,7 +29,7 @@ class SentOnce:
         return await self._inner.call(call)
 
     async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        return await self._toolbox.received(call, result)
+        return await self._inner.received(call, result)
 
     async def _mark(self, call: ToolCall) -> bool:
         """True when this is the first time. Raises LeaseLost when the run is another's."""

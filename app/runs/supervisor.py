@@ -223,6 +223,8 @@ class Supervisor:
             await asyncio.wait(tasks, timeout=seconds)
         for run_id in list(self._running):
             self.cancel(run_id, Stop.DRAIN)
+        # a run that went on may have started a child meanwhile
+        tasks = [running.task for running in self._running.values()]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
