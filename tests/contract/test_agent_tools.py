@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from app.infra.database import Database
 from app.infra.settings import Settings
 from tests.api import TENANT, Api, TestTools, call, calls, schema, wanted
 from tests.contract.test_custom_providers import HELLO, provider
@@ -175,6 +176,35 @@ class TestEndings:
         await until(api, run["id"], "run.waiting")
         assert (await api.post(f"/v1/runs/{run['id']}/cancel", status=200))["status"] == "cancelled"
         assert [child["status"] for child in await children(api, run["id"])] == ["cancelled"]
+
+
+class TestWhatAProcessDidNotSayBeforeItDied:
+    """The rows are as it left them; a sweep of another one finds what they lack."""
+
+    async def family(self, api: Api, test_tools: TestTools) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A run that waits for its child, which waits for an approval."""
+        await test_tools.host(api, "pay", requires_approval=True)
+        await api.new_agent(call("pay"), "Paid.", allowed_tools=["pay"])
+        run = await start(api, ask(), "It is paid.")
+        await until(api, run["id"], "run.waiting")
+        return run, (await children(api, run["id"]))[0]
+
+    async def test_a_child_that_has_ended_is_told_to_its_parent(
+        self, api: Api, test_tools: TestTools, migrated: Database
+    ) -> None:
+        run, child = await self.family(api, test_tools)
+        await migrated.pool.execute(
+            "UPDATE runs SET status = 'completed', finish_reason = 'stop', output = 'Paid.' WHERE id = $1", child["id"]
+        )
+        played = await api.ended(run["id"])
+        assert played.results == [{"run_id": child["id"], "status": "completed", "output": "Paid."}]
+
+    async def test_a_child_whose_parent_has_ended_ends_too(
+        self, api: Api, test_tools: TestTools, migrated: Database
+    ) -> None:
+        run, child = await self.family(api, test_tools)
+        await migrated.pool.execute("UPDATE runs SET status = 'cancelled', last_seq = 9 WHERE id = $1", run["id"])
+        assert (await api.ended(child["id"])).ending == ("cancelled", "cancelled")
 
 
 class TestACrash:

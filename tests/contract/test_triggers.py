@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.agents.repository import forget_firings
 from app.agents.shapes import TriggerCreate
 from app.agents.triggers import Triggered
 from app.infra.database import Database
@@ -93,6 +94,15 @@ class TestFiring:
     )
     async def test_a_trigger_that_is_none_is_refused(self, api: Api, fields: dict[str, Any]) -> None:
         problem(await api.call("POST", "/v1/triggers", {"event": "saved", "tenant": TENANT, **fields}), 422)
+
+    async def test_firings_are_forgotten_after_their_time(self, api: Api, migrated: Database) -> None:
+        agent = await listener(api)
+        await api.trigger()
+        await api.trigger()
+        (newest, oldest) = await api.firings(agent)
+        await migrated.pool.execute("UPDATE firings SET at = at - interval '91 days' WHERE id = $1", oldest["id"])
+        await forget_firings(migrated.pool, 90)
+        assert await api.firings(agent) == [newest]
 
 
 class TestDebounce:
@@ -183,8 +193,7 @@ class TestCeiling:
             fired = [fired["run_id"] for triggered in done for fired in triggered.fired]
             assert len(set(fired)) == len(fired) == 200
             assert [skipped["reason"] for triggered in done for skipped in triggered.skipped] == ["daily_ceiling"] * 800
-            for run_id in fired:
-                await api.events(run_id)
+            await asyncio.gather(*(one.runs.settle(row) for triggered in done for row in triggered.queued))
             await asyncio.gather(one.drain(), two.drain())
         counts = "SELECT status, count(*) FROM runs WHERE agent_id = $1 GROUP BY status"
         assert [tuple(row) for row in await migrated.pool.fetch(counts, agent["id"])] == [("completed", 200)]
