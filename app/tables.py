@@ -12,5 +12,6 @@ from app.sessions import tokens as session_tokens
 from app.tools import models as tools
 
 __all__ = [
-    "IdempotencyKey", "agents", "auth", "custom_providers", "memories", "rules", "runs", "session_tokens", "sessions", "tools",
+    "IdempotencyKey", "agents", "auth", "custom_providers", "memories", "rules", "runs", "session_tokens", "sessions",
+    "tools",
 ]  # fmt: skip

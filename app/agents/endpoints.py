@@ -156,8 +156,7 @@ async def trigger(
     agents: Agents,
     hot: HotDb,
 ) -> Response:
-    if wanted.scope.has_alias_conflict():
-        raise Invalid("Two axes of one scope have the same type.", code="alias_conflict")
+    wanted.scope.check()
     made: list[Triggered] = []
 
     async def make(db: Connection | Pool) -> dict[str, Any]:

@@ -207,6 +207,5 @@ def _scope_of(agent: Agent, given: AgentRunCreate) -> dict[str, str | None]:
     if own is not None and tenant != own:
         raise Invalid("The agent is another tenant's.", errors=[(("body", "tenant"), "not the agent's own")])
     scope = Scope(tenant=tenant, subject=given.subject, member=given.member)
-    if scope.has_alias_conflict():
-        raise Invalid("Two axes of one scope have the same type.", code="alias_conflict")
+    scope.check()
     return scope.as_columns()

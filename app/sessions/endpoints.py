@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from app.infra import clock
 from app.infra.database import Connection, Pool, driver_connection
 from app.infra.errors import Invalid, NotFound
+from app.scope import Reference
 from app.sessions import repository, tokens
 from app.sessions.models import (
     MessagesImport,
