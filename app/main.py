@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import health, openapi
+from app.agents import endpoints as agents
 from app.auth import endpoints as auth
 from app.custom_providers import endpoints as custom_providers
 from app.infra import ids
@@ -34,7 +35,7 @@ from app.web import on_http_exception, on_invalid_parameters, on_rondo_error, pr
 DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
 ROUTERS = (
     auth.router, sessions.router, rules.router, memories.router, tools.router, custom_providers.router, runs.router,
-    health.router,
+    agents.router, health.router,
 )  # fmt: skip
 
 
@@ -82,11 +83,12 @@ def settle_memory() -> None:
 
 def _hand_over(app: FastAPI, process: Process) -> None:
     for name in (
-        "database", "redis", "crypto", "address_guard", "sender", "runs", "prompts", "compressor", "resolver",
+        "database", "redis", "crypto", "address_guard", "sender", "runs", "prompts", "compressor", "resolver", "agents",
         "authenticate",
     ):  # fmt: skip
         setattr(app.state, name, getattr(process, name))
     app.state.process = process
+    app.state.check_agent, app.state.complete_session = process.agents.check, process.agents.complete
 
 
 def checked_routes(routers: Iterable[APIRouter]) -> list[APIRoute]:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from app.agents.service import AgentService
 from app.auth.tokens import authenticate
 from app.custom_providers import repository as custom_providers
 from app.events.hub import Hub
@@ -29,12 +30,12 @@ from app.runs.compressor import Compressor
 from app.runs.hooks import load_hooks
 from app.runs.prompt import PromptBuilder, PromptSources
 from app.runs.resolve import Resolver, scope_of
-from app.runs.runner import Runner
+from app.runs.runner import Runner, RunTools
 from app.runs.service import RunService
 from app.runs.side_calls import ModelPort
 from app.runs.supervisor import Supervisor
 from app.scope import Scope
-from app.tools.toolbox import Toolbox, open_toolbox
+from app.tools.toolbox import open_toolbox
 from app.tools.webhook import RunIdentity
 from app.web import Authenticate
 
@@ -54,6 +55,7 @@ class Process:
     prompts: PromptBuilder
     compressor: Compressor
     resolver: Resolver
+    agents: AgentService
     authenticate: Authenticate
 
     def leave(self) -> None:
@@ -119,12 +121,13 @@ def _join(
     assert settings.encryption_keys is not None
     pool, crypto = database.pool, Crypto(parse_encryption_keys(settings.encryption_keys))
 
-    async def toolbox_for(run: Any) -> Toolbox:
+    async def toolbox_for(run: Any) -> RunTools:
         identity = RunIdentity(
             run_id=run["id"], session_id=run["session_id"], agent_id=run["agent_id"], context=run["request"]["context"],
             **scope_of(run),
         )  # fmt: skip
-        return await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
+        toolbox = await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
+        return await agents.children.with_agents(toolbox, run)
 
     async def model_for(run: Any, emit: Emit, attempts_made: int) -> ModelPort:
         request = run["request"]
@@ -135,7 +138,11 @@ def _join(
     hooks = None if settings.hooks is None else load_hooks(settings.hooks)
     prompts = PromptBuilder(pool, _prompt_sources(pool))
     compressor = Compressor(pool, model_for, queue, settings.lease_seconds)
-    runner = Runner(pool, event_log, model_for, toolbox_for, prompts, compressor, settings.pending_seconds, hooks)
+    # agents start runs and lend themselves to runs: what a run's end asks of them is only called once they are there
+    runner = Runner(
+        pool, event_log, model_for, toolbox_for, prompts, compressor, settings.pending_seconds, hooks,
+        lambda run: agents.children.end_all(run),
+    )  # fmt: skip
     supervisor = Supervisor(
         pool,
         runner,
@@ -144,8 +151,13 @@ def _join(
         sweep_seconds=settings.sweep_seconds,
         max_concurrent_runs=settings.max_concurrent_runs,
         tell=event_log.tell,
+        on_end=lambda run: agents.run_ended(run),
     )
     runs = RunService(pool, runner, supervisor, event_log, settings.lease_seconds)
+    resolver = Resolver(settings, catalog)
+    agents = AgentService(pool, runs, resolver, settings.agent_failures)
+    supervisor.also_every(settings.sweep_seconds, agents.scheduler.sweep)
+    supervisor.also_every(settings.sweep_seconds, agents.children.mend)
     return Process(
         settings=settings,
         database=database,
@@ -159,7 +171,8 @@ def _join(
         runs=runs,
         prompts=prompts,
         compressor=compressor,
-        resolver=Resolver(settings, catalog),
+        resolver=resolver,
+        agents=agents,
         authenticate=lambda key: authenticate(pool, key),
     )
 

@@ -1,6 +1,8 @@
 """Any field of a run, as a run's body, a session's or an agent's `config` takes it; contract section 4 tells each."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
@@ -9,7 +11,7 @@ from app.shapes import JsonObject, Shape
 
 ModelName = Annotated[str, StringConstraints(min_length=3, max_length=200, pattern=r"^[^/\s]+/\S+$")]
 ModelChoice = ModelName | Annotated[list[ModelName], Field(min_length=1, max_length=10)]
-ToolNames = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=70)]], Field(max_length=200)]
+ToolNames = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=110)]], Field(max_length=200)]
 ResultKeys = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=100)]], Field(max_length=50)]
 
 
@@ -63,6 +65,27 @@ class RunOptions(Shape):
 
 NULLABLE = frozenset({"tools", "empty_reply", "max_tokens_total", "response_schema"})
 """Where null is a value of its own: all tools, no reply text, no budget, no schema."""
+
+
+AGENT_PREFIX = "agent:"
+"""`agent:NAME` among a run's tools offers another agent."""
+
+
+def offered_name(tool: str) -> str:
+    """The name under which a model is offered a tool; an agent's is `agent_NAME`, as far as providers allow its letters."""
+    if not tool.startswith(AGENT_PREFIX):
+        return tool
+    return re.sub(r"[^A-Za-z0-9_-]", "_", "agent_" + tool.removeprefix(AGENT_PREFIX))[:64]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What an agent says about its runs: its prompt, and any field of a run (`tools` always among them)."""
+
+    id: str
+    workspace_id: str
+    system_prompt: str
+    fields: Mapping[str, Any]
 
 
 def resolve_each(name: str, sources: Sequence[dict[str, Any]], defaults: dict[str, Any]) -> dict[str, Any]:

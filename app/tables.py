@@ -1,5 +1,6 @@
 """Every table, imported once, so that migrations and their tests see the whole schema."""
 
+from app.agents import models as agents
 from app.auth import models as auth
 from app.custom_providers import models as custom_providers
 from app.idempotency import IdempotencyKey
@@ -11,5 +12,6 @@ from app.sessions import tokens as session_tokens
 from app.tools import models as tools
 
 __all__ = [
-    "IdempotencyKey", "auth", "custom_providers", "memories", "rules", "runs", "session_tokens", "sessions", "tools",
+    "IdempotencyKey", "agents", "auth", "custom_providers", "memories", "rules", "runs", "session_tokens", "sessions",
+    "tools",
 ]  # fmt: skip

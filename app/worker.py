@@ -12,6 +12,7 @@ from typing import Any
 from arq import cron, func
 from redis.exceptions import RedisError
 
+from app.agents.repository import forget_firings
 from app.idempotency import forget_expired
 from app.infra.queue import WakingWorker
 from app.infra.settings import Settings, SettingsError
@@ -36,10 +37,11 @@ async def sweep_compressions(context: dict[str, Any]) -> None:
 
 
 async def forget_what_expired(context: dict[str, Any]) -> None:
-    """Idempotency keys after their day, and client tokens after their time."""
+    """Idempotency keys after their day, client tokens after their time, firings after `firing_days`."""
     process = _process(context)
     keys = await forget_expired(process.database.pool, process.settings.idempotency_ttl_seconds)
     await forget_expired_tokens(process.database.pool)
+    await forget_firings(process.database.pool, process.settings.firing_days)
     log.info("forgot_expired", idempotency_keys=keys)
 
 

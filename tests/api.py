@@ -73,6 +73,26 @@ class Api:
         assert response.status_code in (200, 201), response.text
         return response.json()
 
+    async def new_agent(self, *script: Any, **fields: Any) -> dict[str, Any]:
+        """An agent of a scripted model, for every tenant and without a quiet time unless it is given."""
+        config = {"script": list(script or ("Done.",)), **fields.pop("config", {})}
+        body = {"name": "helper", "system_prompt": "Help.", "model": "scripted/test", "debounce_seconds": 0, **fields}
+        made: dict[str, Any] = await self.post("/v1/agents", {**body, "config": config})
+        return made
+
+    async def trigger(self, event: str = "saved", status: int = 202, **fields: Any) -> Any:
+        return await self.post("/v1/triggers", {"event": event, "tenant": TENANT, **fields}, status)
+
+    async def firings(self, agent: dict[str, Any]) -> list[dict[str, Any]]:
+        """Newest first."""
+        found: list[dict[str, Any]] = (await self.get(f"/v1/agents/{agent['id']}/firings?limit=200"))["data"]
+        return found
+
+    async def ended(self, run_id: str) -> "Played":
+        """All that a run left, once it has ended."""
+        await self.events(run_id)
+        return await self.played(await self.get(f"/v1/runs/{run_id}"))
+
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = (await self.get(f"/v1/sessions/{session_id}/messages?limit=200"))["data"]
         return found

@@ -190,7 +190,7 @@ class Hub:
                 return
             try:
                 await self._pubsub.subscribe(channel_name(channel.run_id))
-            except (RedisError, OSError) as error:
+            except (RedisError, OSError, RuntimeError) as error:
                 self._line.cut(error)
 
     async def _unsubscribe(self, run_id: str) -> None:
@@ -199,7 +199,7 @@ class Hub:
                 return
             try:
                 await self._pubsub.unsubscribe(channel_name(run_id))
-            except (RedisError, OSError) as error:
+            except (RedisError, OSError, RuntimeError) as error:
                 self._line.cut(error)
 
     async def _listen(self) -> None:

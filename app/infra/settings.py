@@ -82,6 +82,10 @@ class Settings(BaseModel):
     pending_seconds: Annotated[float, Field(gt=0)] = 86_400.0
     max_tokens_total: Annotated[int, Field(ge=1)] | None = None
 
+    # agents (contract section 7)
+    agent_failures: Annotated[int, Field(ge=0)] = 5
+    firing_days: Annotated[int, Field(ge=1)] = 90
+
     # what the operator adds
     hooks: str | None = None
 

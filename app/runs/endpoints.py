@@ -1,5 +1,6 @@
 """Runs: starting, following, cancelling, reading."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ from app.sessions import repository as sessions
 from app.sessions import summaries
 from app.sessions.endpoints import SessionInPath
 from app.sessions.history import content_tokens
-from app.sessions.models import MessagesImport, message_json
+from app.sessions.models import MessagesImport, Session, message_json
 from app.shapes import JsonObject
 from app.web import (
     Caller,
@@ -58,6 +59,14 @@ def _compressor(request: Request) -> Compressor:
     return found
 
 
+async def _completed(request: Request, session: SessionInPath) -> Session:
+    complete: Complete = request.app.state.complete_session
+    return await complete(session)
+
+
+Complete = Callable[[Session], Awaitable[Session]]
+"""Gives a session what its agent says, wherever the session says nothing itself."""
+SessionOfRun = Annotated[Session, Depends(_completed)]
 Runs = Annotated[RunService, Depends(_service)]
 Resolving = Annotated[Resolver, Depends(_resolver)]
 
@@ -81,7 +90,7 @@ RunInPath = Annotated[Any, Depends(_run)]
 )
 async def start_in_session(
     caller: Starter,
-    session: SessionInPath,
+    session: SessionOfRun,
     wanted: Annotated[SessionRunCreate, body(SessionRunCreate)],
     once: Idempotent,
     runs: Runs,
@@ -134,6 +143,7 @@ async def list_runs(
     hot: HotDb,
     session_id: Annotated[str | None, Query()] = None,
     agent_id: Annotated[str | None, Query()] = None,
+    parent_run_id: Annotated[str | None, Query()] = None,
     status: Annotated[RunStatus | None, Query()] = None,
     tenant: Annotated[str | None, Query()] = None,
 ) -> Response:
@@ -147,7 +157,7 @@ async def list_runs(
         reference = None if tenant is None else parse_reference(tenant)
     except ValueError:
         raise Invalid(errors=[(("query", "tenant"), "TYPE:ID is expected")]) from None
-    filters = {"session_id": session_id, "agent_id": agent_id, "status": status}
+    filters = {"session_id": session_id, "agent_id": agent_id, "parent_run_id": parent_run_id, "status": status}
     rows, cursor = page.cut(
         await repository.list_runs(hot, caller.workspace_id, page, filters, reference), lambda row: row["id"]
     )
@@ -212,7 +222,7 @@ async def give_results(
 async def preview_prompt(
     request: Request,
     caller: Service,
-    session: SessionInPath,
+    session: SessionOfRun,
     resolver: Resolving,
     hot: HotDb,
     input: Annotated[str | None, Query()] = None,

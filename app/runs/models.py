@@ -28,6 +28,9 @@ class Run(SQLModel, table=True):
     A run that waits has no claim: `pending` tells for what, and `wake_at` until when. `worked_seconds` is the time that
     earlier owners worked on it, and `answered_epoch` the epoch in which it began to wait. `memories` are those that were
     sent, with their weights.
+
+    A queued run starts at its `wake_at`, if it has one; until it is claimed, what comes for its `join_key` joins it.
+    `depth` counts the events by which one run caused the next.
     """
 
     __tablename__ = "runs"
@@ -40,6 +43,14 @@ class Run(SQLModel, table=True):
         ),
         Index("runs_unfinished", "status", "lease_expires_at", postgresql_where=text("status IN ('queued', 'running')")),
         Index("runs_waking", "wake_at", postgresql_where=text("status = 'waiting'")),
+        Index("runs_by_agent", "agent_id", "id", postgresql_where=text("agent_id IS NOT NULL")),
+        Index("runs_by_parent", "parent_run_id", postgresql_where=text("parent_run_id IS NOT NULL")),
+        Index(
+            "runs_joinable", "join_key", unique=True,
+            postgresql_where=text(
+                "status = 'queued' AND claim IS NULL AND cancel_requested_at IS NULL AND join_key IS NOT NULL"
+            ),
+        ),
     )  # fmt: skip
 
     id: str = Column_(primary_key=True)
@@ -77,6 +88,8 @@ class Run(SQLModel, table=True):
     pending: Any = _json()
     memories: Any = _json()
     wake_at: datetime | None = _time()
+    join_key: str | None = None
+    depth: int = Column_(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
     cancel_requested_at: datetime | None = _time()
     last_seq: int | None = None
     reserved_seq: int = Column_(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))

@@ -11,21 +11,25 @@ from app.infra import clock, ids
 from app.infra.database import Connection, Pool
 from app.infra.errors import NotFound
 from app.loop.messages import ACTIVE_STATUSES
+from app.run_options import AGENT_PREFIX
 from app.runs import statements
 from app.runs.resolve import Known
 from app.scope import Reference
 from app.web import Page
 
 
-async def known(pool: Pool, workspace_id: str) -> Known:
-    """The active tools and the providers of a workspace, in one round trip."""
-    rows = await pool.fetch(
+async def known(db: Connection | Pool, workspace_id: str) -> Known:
+    """The active tools, the active agents and the providers of a workspace, in one round trip."""
+    rows = await db.fetch(
         "SELECT name, NULL AS kind FROM tools WHERE workspace_id = $1 AND active"
+        " UNION ALL SELECT name, 'agent' FROM agents WHERE workspace_id = $1 AND active"
         " UNION ALL SELECT name, kind FROM providers WHERE workspace_id = $1 ORDER BY name",
         workspace_id,
     )
     tools = [row["name"] for row in rows if row["kind"] is None]
-    return Known(tools, {row["name"]: row["kind"] for row in rows if row["kind"] is not None})
+    agents = frozenset(AGENT_PREFIX + row["name"] for row in rows if row["kind"] == "agent")
+    providers = {row["name"]: row["kind"] for row in rows if row["kind"] not in (None, "agent")}
+    return Known(tools, providers, agents)
 
 
 async def start_alone(
@@ -50,6 +54,25 @@ async def start_in_session(
 
 async def queue(db: Connection | Pool, run: dict[str, Any], created_at: datetime) -> asyncpg.Record:
     return await db.fetchrow(statements.QUEUE, run, created_at, AHEAD)
+
+
+async def start_child(
+    db: Connection | Pool, run: dict[str, Any], claim: str, lease_seconds: float, created_at: datetime
+) -> asyncpg.Record | None:
+    """None when the run was started before, by an earlier owner of its parent."""
+    return await db.fetchrow(statements.START_CHILD, run, claim, lease_seconds, created_at, AHEAD)
+
+
+async def queue_until(
+    db: Connection | Pool, run: dict[str, Any], created_at: datetime, wake_at: datetime
+) -> asyncpg.Record | None:
+    """Store a run that starts at a moment; None when one of the same `join_key` is queued already."""
+    return await db.fetchrow(statements.QUEUE_UNTIL, run, created_at, wake_at, AHEAD)
+
+
+async def join(db: Connection | Pool, run: dict[str, Any], quiet_seconds: float) -> asyncpg.Record | None:
+    """Put a run in the place of the one that is queued under its `join_key`; None when there is none to join."""
+    return await db.fetchrow(statements.JOIN, run, quiet_seconds)
 
 
 async def lock_session(db: Connection, session_id: str) -> None:

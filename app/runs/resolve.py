@@ -14,7 +14,7 @@ from app.infra.errors import Invalid
 from app.infra.settings import Settings
 from app.providers.catalog import Catalog
 from app.providers.scripted import scripted_turns
-from app.run_options import resolve, resolve_each
+from app.run_options import AgentOptions, offered_name, resolve, resolve_each
 from app.runs.answer import check_schema
 from app.runs.prompt import NextTurn
 from app.runs.shapes import RunCreate, SessionRunCreate
@@ -43,10 +43,11 @@ _PLAIN_DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a workspace has registered: its active tools, and its providers with their kinds."""
+    """What a workspace has registered: its active tools, its providers with their kinds, its active agents as tools."""
 
     tools: Sequence[str]
     providers: Mapping[str, str]
+    agents: frozenset[str] = frozenset()
 
 
 class Resolved:
@@ -65,15 +66,17 @@ class Resolver:
     def __init__(self, settings: Settings, catalog: Catalog) -> None:
         self._settings, self._catalog = settings, catalog
 
-    def in_session(self, session: Session, wanted: SessionRunCreate, known: Known, agent_id: str | None = None) -> Resolved:
-        """Raises Invalid for what cannot work."""
+    def in_session(self, session: Session, wanted: SessionRunCreate, known: Known) -> Resolved:
+        """Raises Invalid for what cannot work. A session of an agent comes with what the agent says in its `config`."""
         named = wanted.model_dump(mode="json", exclude_unset=True)
+        if session.agent_id is not None and named.get("tools") is None:
+            named.pop("tools", None)  # null: all that may be had, which is what the agent allows
         sources = [named, *_sources_of(session)]
         options = self._options(sources, known)
         options["history"] = self._history(sources, options["models"]).as_json()
         configured = (session.config or {}).get("context") or {}
         options["context"] = {**configured, **(session.context or {}), **(named.get("context") or {})}
-        row = self._row(session.workspace_id, options, session_id=session.id, agent_id=agent_id or session.agent_id)
+        row = self._row(session.workspace_id, options, session_id=session.id, agent_id=session.agent_id)
         row |= {f"{name}_{part}": getattr(session, f"{name}_{part}") for name in _AXES for part in ("type", "id")}
         row["request"] |= {"input": named["input"], "messages": None, "system_prompt": session.system_prompt}
         return Resolved(row, options)
@@ -135,6 +138,19 @@ class Resolver:
         row["request"] |= {key: named.get(key) for key in ("input", "messages", "system_prompt")}
         return Resolved(row, options)
 
+    def of_agent(
+        self, agent: AgentOptions, scope: Mapping[str, str | None], given: Any, context: Mapping[str, Any], known: Known
+    ) -> dict[str, Any]:
+        """The row of a run of an agent without a session: of its own accord, or as the child of another run.
+
+        `scope` are the columns of the three axes, `given` is the first user's message.
+        """
+        options = self._options([dict(agent.fields), {"empty_nudge": False}], known)
+        options |= {"context": {**(agent.fields.get("context") or {}), **context}, "persist": False}
+        row = self._row(agent.workspace_id, options, session_id=None, agent_id=agent.id) | dict(scope)
+        row["request"] |= {"input": given, "messages": None, "system_prompt": agent.system_prompt}
+        return row
+
     def _options(self, sources: Sequence[dict[str, Any]], known: Known) -> dict[str, Any]:
         options = {name: resolve(name, sources, default) for name, default in _PLAIN_DEFAULTS.items()}
         for name in _FROM_SETTINGS:
@@ -145,8 +161,8 @@ class Resolver:
             raise _invalid("model", "no model is named, here, on the session or by RONDO_MODEL", "model_required")
         options["models"] = [models] if isinstance(models, str) else list(models)
         self._catalog.check(options["models"], options["model_options"], options["capabilities"], known.providers)
-        options["tools"] = _tools(options["tools"], known.tools)
-        _check_choice(options["tool_choice"], options["tools"])
+        options["tools"] = _tools(options["tools"], known)
+        _check_choice(options["tool_choice"], list(map(offered_name, options["tools"])))
         if options["response_schema"] is not None:
             check_schema(options["response_schema"])
         options["script"] = _script(options["script"], options["models"])
@@ -166,6 +182,8 @@ class Resolver:
             "model": options["models"][0],
             "metadata": options["metadata"],
             "request": request,
+            "depth": 0,
+            "join_key": None,
         }
 
 
@@ -184,13 +202,22 @@ def _invalid(field: str, reason: str, code: str | None = None) -> Invalid:
     return Invalid(f"{field}: {reason}.", code=code, errors=[(("body", field), reason)])
 
 
-def _tools(named: list[str] | None, active: Sequence[str]) -> list[str]:
+def _tools(named: list[str] | None, known: Known) -> list[str]:
     if named is None:
-        return list(active)
-    for name in named:
-        if name not in active:
-            raise _invalid("tools", f"'{name}' is not registered or not active", "unknown_tool")
+        return list(known.tools)
+    check_tools("tools", named, known)
     return list(dict.fromkeys(named))
+
+
+def check_tools(field: str, named: Sequence[str], known: Known) -> None:
+    """Raises Invalid for a name that is neither an active tool nor `agent:NAME` of an active agent, and for two tools that
+    a model could not tell apart."""
+    offered: dict[str, str] = {}
+    for name in named:
+        if name not in known.tools and name not in known.agents:
+            raise _invalid(field, f"'{name}' is not registered or not active", "unknown_tool")
+        if offered.setdefault(offered_name(name), name) != name:
+            raise _invalid(field, f"'{name}' and '{offered[offered_name(name)]}' would have one name", "tool_name_taken")
 
 
 def _check_choice(choice: str, tools: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import asyncpg
 import structlog
@@ -17,7 +17,7 @@ from app.infra.telemetry import RUNS, log
 from app.loop.events import Event, MessageDiscarded, RunQueued, RunResumed, RunStarted
 from app.loop.loop import Task, failed, run_loop
 from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
-from app.loop.ports import Provider, Tools
+from app.loop.ports import OfferedTool, Provider, Tools
 from app.loop.turn import Limits
 from app.runs import statements
 from app.runs.answer import answer_parser
@@ -35,7 +35,6 @@ from app.runs.shapes import queued_json, run_json, started_json
 from app.runs.side_calls import ModelFor
 from app.sessions.compression import options_of
 from app.sessions.history import History, content_tokens
-from app.tools.toolbox import Toolbox
 
 FLUSH_SECONDS = 5.0
 """How long the end of a run waits for a log that is slow; readers then make its events from the rows."""
@@ -45,7 +44,16 @@ class OutOfReach(Exception):
     """The database is gone for now. The run is left to its next owner."""
 
 
-ToolboxFor = Callable[[Mapping[str, Any]], Awaitable[Toolbox]]
+class RunTools(Tools, Protocol):
+    """The Tools port of one run, with what is offered to its model."""
+
+    offered: tuple[OfferedTool, ...]
+    at_most_once: frozenset[str]
+
+
+ToolboxFor = Callable[[Mapping[str, Any]], Awaitable[RunTools]]
+BeforeEnd = Callable[[Mapping[str, Any]], Awaitable[None]]
+"""What is to be done before the end of a run is stored: its children end first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,9 @@ class Runner:
         compressor: Compressor,
         pending_seconds: float,
         hooks: Hooks | None = None,
+        before_end: BeforeEnd | None = None,
     ) -> None:
+        self._before_end = before_end
         self._hooks = hooks
         self._pending_seconds = pending_seconds
         self._pool, self._event_log = pool, event_log
@@ -214,7 +224,9 @@ class Runner:
         )
         port = await lease.lasting(lambda: self._model_for(run, run_log.emit, attempts))
         provider: Provider = MeteredProvider(port.provider)
-        tools: Tools = SentOnce(self._pool, toolbox, lease) if toolbox.at_most_once else toolbox
+        tools: Tools = toolbox
+        if toolbox.at_most_once:
+            tools = SentOnce(self._pool, toolbox, toolbox.at_most_once, lease)
         if self._hooks is not None:
             shown = run_json(run)
             provider = HookedProvider(self._hooks, provider, shown, run_log.emit)
@@ -260,6 +272,8 @@ class Runner:
             row = await journal.suspend()
             await self._flush(run_log)
             return row
+        if self._before_end is not None:
+            await self._before_end(run)
         is_over_budget = await self._is_over_budget(run, journal)
         row = await journal.finish(outcome)
         await self._flush(run_log)

@@ -4,11 +4,13 @@ A run that is carried on after a crash finds such a call sent and without a resu
 it is not sent again, and the model is told.
 """
 
+from collections.abc import Set
+
 from app.infra.database import Pool
 from app.loop.messages import PendingCall, ToolCall, ToolOutcome, ToolResult
+from app.loop.ports import Tools
 from app.runs import statements
 from app.runs.lease import Lease
-from app.tools.toolbox import Toolbox
 
 OUTCOME_UNKNOWN = (
     "outcome unknown: the call was sent and its answer was lost. It may have been carried out; it is not sent again."
@@ -16,16 +18,18 @@ OUTCOME_UNKNOWN = (
 
 
 class SentOnce:
-    def __init__(self, pool: Pool, toolbox: Toolbox, lease: Lease) -> None:
-        self._pool, self._toolbox, self._lease = pool, toolbox, lease
+    """`names` are the tools that are not to be called twice."""
+
+    def __init__(self, pool: Pool, inner: Tools, names: Set[str], lease: Lease) -> None:
+        self._pool, self._inner, self._names, self._lease = pool, inner, names, lease
 
     async def call(self, call: ToolCall) -> ToolResult | PendingCall:
-        if call.name in self._toolbox.at_most_once and not await self._mark(call):
+        if call.name in self._names and not await self._mark(call):
             return ToolResult({"error": OUTCOME_UNKNOWN}, ToolOutcome.FAILED, cause="sent before, answer lost")
-        return await self._toolbox.call(call)
+        return await self._inner.call(call)
 
     async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        return await self._toolbox.received(call, result)
+        return await self._inner.received(call, result)
 
     async def _mark(self, call: ToolCall) -> bool:
         """True when no earlier owner has sent it. Raises LeaseLost when the run is another's."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 from weakref import WeakValueDictionary
 
 import asyncpg
@@ -29,6 +30,7 @@ from app.sessions.history import content_tokens
 _CANCEL_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
 _STARTS = 100
+_LOOK_AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +130,36 @@ class RunService:
             lease = Lease(self.pool, started.row["id"], claim, self._lease_seconds, started.since)
             self._supervisor.own(Owned({**started.row, "request": resolved.row["request"]}, lease, fresh=True))
         else:
-            await self._runner.announce(started.row)
-            await self._supervisor.take(started.row["id"])
+            await self.set_going(started.row)
         return started
+
+    async def set_going(self, queued: asyncpg.Record) -> None:
+        """Show that a run is queued, and start it if it was due when it was made and there is room.
+
+        What is due later is found by the sweep; a wake-up at `wake_at` would be set here.
+        """
+        await self._runner.announce(queued)
+        if queued["wake_at"] is None or queued["wake_at"] <= queued["created_at"]:
+            await self._supervisor.take(queued["id"])
+
+    async def start_child(self, row: dict[str, Any]) -> asyncpg.Record:
+        """Start a run that another run of this process waits for, at once; one that was started before is given as it is."""
+        since, claim = monotonic(), lease.new_claim()
+        started = await repository.start_child(self.pool, row, claim, self._lease_seconds, clock.now())
+        if started is None:
+            return await repository.reload(self.pool, row["id"])
+        held = Lease(self.pool, row["id"], claim, self._lease_seconds, since)
+        self._supervisor.own(Owned({**started, "request": row["request"]}, held, fresh=True))
+        return started
+
+    async def settle(self, row: asyncpg.Record) -> asyncpg.Record:
+        """The run once it has ended or waits; `wait` for those who work here, and go on while this process drains."""
+        while row["status"] in (RunStatus.QUEUED, RunStatus.RUNNING):
+            run_id = row["id"]
+            if not await self._supervisor.settle(run_id) and not await self._supervisor.take(run_id, beyond_limit=True):
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            row = await repository.reload(self.pool, run_id)
+        return row
 
     async def _make_room(self, resolved: Resolved) -> None:
         """Raise Conflict, or cancel what the session is doing, as the caller wants it."""

@@ -54,7 +54,7 @@ Input = Annotated[
 ]
 
 
-def _is_blank(value: Any) -> bool:
+def is_blank(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
     return all(part.type == "text" and not part.text.strip() for part in value)
@@ -67,7 +67,7 @@ class SessionRunCreate(RunOptions):
 
     @model_validator(mode="after")
     def _not_blank(self) -> "SessionRunCreate":
-        if _is_blank(self.input):
+        if is_blank(self.input):
             raise ValueError("input must not be blank")
         return self
 
@@ -112,7 +112,7 @@ class RunCreate(RunOptions):
     def _one_input(self) -> "RunCreate":
         if (self.input is None) == (self.messages is None):
             raise ValueError("either input or messages is needed")
-        if self.input is not None and _is_blank(self.input):
+        if self.input is not None and is_blank(self.input):
             raise ValueError("input must not be blank")
         if self.messages is not None and not any(message.role == "user" for message in self.messages):
             raise ValueError("messages needs a user's message")

@@ -5,11 +5,11 @@ with it everything that hangs on it. Events and other lists come as JSON arrays.
 """
 
 _RUN_FIELDS = """id, workspace_id, session_id, agent_id, parent_run_id, tenant_type, tenant_id, subject_type, subject_id,
- member_type, member_id, model, metadata, request"""
+ member_type, member_id, model, metadata, request, depth, join_key"""
 
 _NEW_RUN = """(SELECT * FROM jsonb_to_record($1) AS run(id text, workspace_id text, session_id text, agent_id text,
  parent_run_id text, tenant_type text, tenant_id text, subject_type text, subject_id text, member_type text,
- member_id text, model text, metadata jsonb, request jsonb))"""
+ member_id text, model text, metadata jsonb, request jsonb, depth int, join_key text))"""
 
 _INSERT_RUN = f"""INSERT INTO runs ({_RUN_FIELDS}, status, claim, epoch, lease_expires_at, created_at, started_at,
  claimed_at, worked_seconds, iterations, tool_calls, input_tokens, output_tokens, cached_tokens, reasoning_tokens,
@@ -22,6 +22,9 @@ SELECT {_RUN_FIELDS}, 'running', $2, 1, now() + make_interval(secs => $3), $4, $
   FROM {_NEW_RUN} AS new
 RETURNING *
 """
+
+# the same for a run that its parent's call starts; no row: it was started before
+START_CHILD = START_ALONE.replace("RETURNING *", "ON CONFLICT (id) DO NOTHING RETURNING *")
 
 # $1 run, $2 claim, $3 lease seconds, $4 created_at, $5 session_id, $6 message (JSON) or NULL, $7 reserved seq; no row: the
 # session is busy
@@ -51,6 +54,27 @@ SELECT {_RUN_FIELDS}, 'queued', NULL, 0, NULL, $2, NULL, NULL, 0, 0, 0, 0, 0, 0,
 RETURNING *
 """
 
+_IS_JOINABLE = "status = 'queued' AND claim IS NULL AND cancel_requested_at IS NULL AND join_key IS NOT NULL"
+
+# $1 run, $2 created_at, $3 wake_at, $4 reserved seq: a run that starts later; no row: one with this join_key is queued already
+QUEUE_UNTIL = f"""
+{_INSERT_RUN.removesuffix(")")}, wake_at)
+SELECT {_RUN_FIELDS}, 'queued', NULL, 0, NULL, $2, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, $4, $3 FROM {_NEW_RUN} AS new
+ON CONFLICT (join_key) WHERE {_IS_JOINABLE} DO NOTHING
+RETURNING *
+"""
+
+# $1 run, $2 quiet seconds: the queued run of this join_key takes what the new one has, and waits for quiet once more, up to
+# ten times from its beginning; no row: there is none, or it was claimed
+JOIN = f"""
+UPDATE runs SET request = new.request, model = new.model, metadata = new.metadata, depth = greatest(runs.depth, new.depth),
+       member_type = new.member_type, member_id = new.member_id,
+       wake_at = least(now() + make_interval(secs => $2), runs.created_at + make_interval(secs => 10 * $2))
+  FROM {_NEW_RUN} AS new
+ WHERE runs.join_key = new.join_key AND {_IS_JOINABLE.replace("join_key", "runs.join_key")}
+RETURNING runs.*
+"""
+
 # $1 session_id, $2 run_id, $3 message (JSON): the input of a queued run, when it starts
 ASK = """
 WITH place AS (
@@ -68,7 +92,7 @@ _FREE = """(
   (status = 'running' AND (lease_expires_at IS NULL OR lease_expires_at < now()))
   OR (status = 'waiting' AND (wake_at < now() OR cancel_requested_at IS NOT NULL)
       AND (claim IS NULL OR lease_expires_at < now()))
-  OR (status = 'queued' AND (session_id IS NULL OR NOT EXISTS (
+  OR (status = 'queued' AND (wake_at IS NULL OR wake_at <= now()) AND (session_id IS NULL OR NOT EXISTS (
     SELECT 1 FROM runs AS other WHERE other.session_id = runs.session_id AND other.id <> runs.id
        AND (other.status IN ('running', 'waiting') OR (other.status = 'queued' AND other.id < runs.id))))))"""
 
@@ -286,6 +310,12 @@ WITH owner AS (
   UPDATE runs SET status = $3, finish_reason = $4, output = $5, output_parsed = $6, error_code = $7, error_message = $8,
          last_seq = $9, finished_at = $12, claim = NULL, lease_expires_at = NULL, pending = NULL, wake_at = NULL
    WHERE id = $1 AND claim = $2 AND status IN ('queued', 'running', 'waiting') RETURNING *),
+rolled_up AS (
+  UPDATE runs SET input_tokens = runs.input_tokens + owner.input_tokens,
+         output_tokens = runs.output_tokens + owner.output_tokens,
+         cached_tokens = runs.cached_tokens + owner.cached_tokens,
+         reasoning_tokens = runs.reasoning_tokens + owner.reasoning_tokens
+    FROM owner WHERE runs.id = owner.parent_run_id AND runs.status IN ('running', 'waiting')),
 answered AS (
   UPDATE tool_calls SET result = a.result, content = a.content, outcome = a.outcome, seconds = 0, attempts = 0,
          answered_at = $12

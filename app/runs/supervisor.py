@@ -24,6 +24,10 @@ _LAST_STEPS_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 
 
+OnEnd = Callable[[asyncpg.Record], Awaitable[None]]
+"""What is told, with its row, of every run that ended or began to wait in this process. It may be lost with the process."""
+
+
 class Stop(StrEnum):
     """Why a run's task is cancelled from outside."""
 
@@ -52,7 +56,10 @@ class Supervisor:
         sweep_seconds: float,
         max_concurrent_runs: int,
         tell: Callable[[str], Awaitable[None]],
+        on_end: OnEnd | None = None,
     ) -> None:
+        self._on_end = on_end
+        self._duties: list[tuple[float, Callable[[], Awaitable[None]]]] = []
         self._pool, self._runner, self._tell = pool, runner, tell
         self._lease_seconds = lease_seconds
         self._heartbeat_seconds, self._sweep_seconds = heartbeat_seconds, sweep_seconds
@@ -72,7 +79,12 @@ class Supervisor:
             asyncio.create_task(self._every(self._heartbeat_seconds, self._watch_cancels), name="watch-cancels"),
             asyncio.create_task(self._every(self._lease_seconds / 3, self._renew), name="renew-leases"),
             asyncio.create_task(self._every(self._sweep_seconds, self.sweep), name="sweep-runs"),
+            *(asyncio.create_task(self._every(seconds, work), name=work.__name__) for seconds, work in self._duties),
         ]
+
+    def also_every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Something else to be done again and again, from `start` to `drain`."""
+        self._duties.append((seconds, work))
 
     def own(self, owned: Owned) -> None:
         """Execute a claimed run in a task of its own."""
@@ -86,6 +98,7 @@ class Supervisor:
         try:
             row = await self._runner.execute(owned, lambda: self._running[owned.id].stop is Stop.CANCEL)
             next_run_id = row["next_run_id"]
+            self._tell_end(row)
             if row["status"] == RunStatus.WAITING and await waiting.came_early(self._pool, owned.id):
                 next_run_id = owned.id
         except LeaseLost:
@@ -128,6 +141,16 @@ class Supervisor:
         elif word == "wake" and self.has_room and run_id not in self._running:
             self._spawn(lambda: self._claim(run_id))
 
+    def _tell_end(self, row: asyncpg.Record) -> None:
+        on_end = self._on_end
+        if on_end is None or (row["agent_id"] is None and row["parent_run_id"] is None):
+            return
+
+        async def tell_end() -> None:
+            await on_end(row)
+
+        self._spawn(tell_end)
+
     def _follow_up(self, next_run_id: str | None, was_full: bool) -> None:
         """Start the session's next run (or this one again), and those that waited for a place in this process."""
 
@@ -154,19 +177,27 @@ class Supervisor:
         leaving.cancel()
         return True
 
-    async def take(self, run_id: str) -> bool:
+    async def settle(self, run_id: str) -> bool:
+        """Wait until this process has ended a run, also while it drains; False when it has no such run."""
+        running = self._running.get(run_id)
+        if running is not None:
+            await asyncio.wait((running.task,))
+        return running is not None
+
+    async def take(self, run_id: str, *, beyond_limit: bool = False) -> bool:
         """Claim a run and execute it, if it is free; or end it, if that was asked for while nobody worked on it.
 
-        Where there is no room here, the other processes are told of it.
+        Where there is no room here, the other processes are told of it. `beyond_limit`: also where this process has as many
+        runs as it may, for a run that another one here waits for.
         """
         await self.wait(run_id, _LAST_STEPS_SECONDS)  # its task may still be at the last step of letting it wait
-        if not self.has_room:
+        if not (self.has_room or (beyond_limit and not self._draining)):
             await self.tell("wake", run_id)
             return False
-        return await self._claim(run_id)
+        return await self._claim(run_id, beyond_limit=beyond_limit)
 
-    async def _claim(self, run_id: str) -> bool:
-        if not self.has_room or run_id in self._running:
+    async def _claim(self, run_id: str, *, beyond_limit: bool = False) -> bool:
+        if not (self.has_room or (beyond_limit and not self._draining)) or run_id in self._running:
             return False
         since = monotonic()
         row = await lease.claim(self._pool, run_id, self._lease_seconds)
@@ -205,6 +236,7 @@ class Supervisor:
         except LeaseLost:
             log.info("run_taken_over", run_id=owned.id)
             return False
+        self._tell_end(ended)
         if ended["next_run_id"] is not None:
             await self.take(ended["next_run_id"])
         return True
@@ -238,6 +270,8 @@ class Supervisor:
         tasks = [running.task for running in self._running.values()]
         for run_id in list(self._running):
             self.cancel(run_id, Stop.DRAIN)
+        # a run that went on may have started a child meanwhile
+        tasks = [running.task for running in self._running.values()]
         await asyncio.gather(*self._tasks, *tasks, *self._follow_ups, return_exceptions=True)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:

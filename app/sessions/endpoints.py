@@ -1,5 +1,6 @@
 """Sessions, their messages and their client tokens."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -7,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from app.infra import clock
 from app.infra.database import Connection, Pool
 from app.infra.errors import NotFound
+from app.scope import Reference
 from app.sessions import repository, tokens
 from app.sessions.models import (
     Session,
@@ -19,6 +21,9 @@ from app.sessions.models import (
 from app.web import Axes, Db, HotDb, Idempotent, Paged, Reader, Service, body, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["sessions"])
+
+CheckAgent = Callable[[str, str, Reference], Awaitable[None]]
+"""Raises NotFound for an agent that a workspace's session of this tenant cannot have."""
 
 
 async def _session(request: Request, session_id: str) -> Session:
@@ -34,10 +39,11 @@ SessionInPath = Annotated[Session, Depends(_session)]
 
 @router.post("/sessions", status_code=201, response_model=SessionRead)
 async def create_session(
-    caller: Service, wanted: Annotated[SessionCreate, body(SessionCreate)], once: Idempotent, hot: HotDb
+    request: Request, caller: Service, wanted: Annotated[SessionCreate, body(SessionCreate)], once: Idempotent, hot: HotDb
 ) -> Response:
     if wanted.agent_id is not None:
-        raise NotFound("There is no such agent.")
+        check_agent: CheckAgent = request.app.state.check_agent
+        await check_agent(caller.workspace_id, wanted.agent_id, wanted.tenant)
     wanted.scope.check()
     named = wanted.as_columns()
     values = {name: value for name, value in named.items() if name not in ("tenant", "subject", "member")}

@@ -131,10 +131,12 @@ async def owned(http: httpx.AsyncClient) -> Owned:
     run = await api.run(session_id, "Hi.", tools=[])
     rule = await api.post("/v1/rules", {"tenant": TENANT, "content": "Be brief."})
     memory = await api.post("/v1/memories", {"tenant": TENANT, "content": "Prefers PDF."})
+    agent = await api.new_agent()
     token = (await api.post(f"/v1/sessions/{session_id}/tokens", {}))["token"]
     assert api.workspace_id is not None
     ids = {
         "session_id": session_id, "run_id": run["id"], "key_id": key["id"], "workspace_id": api.workspace_id,
+        "agent_id": agent["id"],
         "name of tools": "lookup", "name of providers": "local", "rule_id": rule["id"], "memory_id": memory["id"],
     }  # fmt: skip
     made = Owned(api, ids, api.with_key(token))

@@ -96,8 +96,8 @@ async def _address(process: asyncio.subprocess.Process) -> str | None:
 async def template(settings: Settings) -> str:
     """The name of a database that is up to date and that nobody is connected to."""
     assert settings.database_url is not None
-    await _create_database(settings.database_url, "recovery_template")
-    database = await connect(_database(settings.database_url, "recovery_template"))
+    await create_database(settings.database_url, "recovery_template")
+    database = await connect(database_url(settings.database_url, "recovery_template"))
     try:
         await migrations.upgrade(database.engine)
     finally:
@@ -105,7 +105,7 @@ async def template(settings: Settings) -> str:
     return "recovery_template"
 
 
-async def _create_database(url: str, name: str, template: str = "template1") -> None:
+async def create_database(url: str, name: str, template: str = "template1") -> None:
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(f"DROP DATABASE IF EXISTS {name}")
@@ -114,7 +114,7 @@ async def _create_database(url: str, name: str, template: str = "template1") -> 
         await connection.close()
 
 
-def _database(url: str, name: str) -> str:
+def database_url(url: str, name: str) -> str:
     return urlsplit(url)._replace(path=f"/{name}").geturl()
 
 
@@ -123,14 +123,14 @@ async def fleet_on(settings: Settings, name: str, template: str, **more: str) ->
     assert settings.database_url is not None
     assert settings.redis_url is not None
     assert settings.encryption_keys is not None
-    await _create_database(settings.database_url, name, template)
+    await create_database(settings.database_url, name, template)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RONDO_", "PYTHON", "OPENAI_"))}
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **inherited,
             # a process starts much sooner when what it imports is compiled
             "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "rondo-tests-bytecode"),
-            "DATABASE_URL": _database(settings.database_url, name),
+            "DATABASE_URL": database_url(settings.database_url, name),
             "REDIS_URL": settings.redis_url,
             "HOST": "127.0.0.1",
             "PORT": "0",
