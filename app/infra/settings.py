@@ -8,6 +8,7 @@ import base64
 import binascii
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 SHARED_NAMES = frozenset(
     {
@@ -94,8 +97,17 @@ class Settings(BaseModel):
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 1.0
     sweep_seconds: Annotated[float, Field(gt=0)] = 5.0
     drain_seconds: Annotated[float, Field(ge=0)] = 10.0
-    max_concurrent_runs: Annotated[int, Field(ge=1)] = 500
     idempotency_ttl_seconds: Annotated[int, Field(ge=60)] = 86_400
+
+    # limits: a process's own, then those that all processes share
+    max_concurrent_runs: Annotated[int, Field(ge=1)] = 500
+    max_streams: Annotated[int, Field(ge=1)] = 2_000
+    max_workspace_streams: Annotated[int, Field(ge=1)] | None = None
+    max_queued_runs: Annotated[int, Field(ge=0)] = 1_000
+    max_session_queued_runs: Annotated[int, Field(ge=0)] = 100
+    max_workspace_runs: Annotated[int, Field(ge=1)] | None = None
+    requests_per_second: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    request_burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
     # how it speaks
     unknown_names: tuple[str, ...] = ()
@@ -113,6 +125,13 @@ class Settings(BaseModel):
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [origin for origin in value if origin != "*" and not _ORIGIN.fullmatch(origin)]:
+            raise ValueError(f"an origin is scheme://host or scheme://host:port, or * for any; {wrong[0]} is none")
+        return value
 
     @field_validator("openai_base_url", "anthropic_base_url")
     @classmethod

@@ -34,6 +34,7 @@ from app.web import (
     Reader,
     Service,
     Starter,
+    Streaming,
     body,
     json_response,
     listed,
@@ -87,6 +88,7 @@ async def start_in_session(
     runs: Runs,
     resolver: Resolving,
     hot: HotDb,
+    place: Streaming,
 ) -> Response:
     if caller.kind == "client" and not wanted.model_fields_set <= CLIENT_FIELDS:
         raise Forbidden("A client token may say input, stream, background, on_conflict and metadata only.")
@@ -95,7 +97,7 @@ async def start_in_session(
         return resolver.in_session(session, wanted, await repository.known(hot, caller.workspace_id))
 
     how = wanted.model_dump(include={"stream", "background"}, exclude_none=True)
-    return await _start(runs, resolve, once, {**(session.config or {}), **how})
+    return await _start(runs, resolve, once, place, {**(session.config or {}), **how})
 
 
 @router.post(
@@ -110,17 +112,26 @@ async def start_alone(
     runs: Runs,
     resolver: Resolving,
     hot: HotDb,
+    place: Streaming,
 ) -> Response:
     async def resolve() -> Resolved:
         return resolver.alone(caller.workspace_id, wanted, await repository.known(hot, caller.workspace_id))
 
-    return await _start(runs, resolve, once, wanted.model_dump(include={"stream", "background"}))
+    return await _start(runs, resolve, once, place, wanted.model_dump(include={"stream", "background"}))
 
 
-async def _start(runs: RunService, resolve: Any, once: Idempotent, how: dict[str, Any]) -> Response:
-    started = await runs.start(resolve, once.idempotency)
+async def _start(runs: RunService, resolve: Any, once: Idempotent, place: Streaming, how: dict[str, Any]) -> Response:
+    async def resolve_with_a_place() -> Resolved:
+        """After idempotency was looked at, and before anything is accepted."""
+        if how.get("stream"):
+            place.take()
+        resolved: Resolved = await resolve()
+        return resolved
+
+    started = await runs.start(resolve_with_a_place, once.idempotency)
     headers = {"Idempotent-Replayed": "true"} if started.replayed else {}
     if how.get("stream"):
+        place.take()
         return event_stream(runs.frames(started.row, 0), {**headers, "Rondo-Run": started.row["id"]})
     if how.get("background"):
         return json_response(run_json(started.row), 202, headers)
@@ -161,12 +172,18 @@ async def get_run(caller: Reader, run: RunInPath) -> Response:
 
 @router.get("/runs/{run_id}/events")
 async def follow_run(
-    request: Request, caller: Follower, run: RunInPath, runs: Runs, after: Annotated[str | None, Query()] = None
+    request: Request,
+    caller: Follower,
+    run: RunInPath,
+    runs: Runs,
+    place: Streaming,
+    after: Annotated[str | None, Query()] = None,
 ) -> Response:
     seq = _seq(request.headers.get("last-event-id") or after)
     await runs.check_seq(run, seq)
     if run["last_seq"] is not None and seq >= run["last_seq"]:
         return Response(status_code=204)
+    place.take()
     return event_stream(runs.frames(run, seq))
 
 

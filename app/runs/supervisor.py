@@ -4,7 +4,8 @@ It also finds runs that nobody works on (their owner died, or their wake-up was 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from time import monotonic
@@ -58,6 +59,8 @@ class Supervisor:
         self._heartbeat_seconds, self._sweep_seconds = heartbeat_seconds, sweep_seconds
         self._max = max_concurrent_runs
         self._running: dict[str, _Running] = {}
+        self._reserved = self._promised = 0
+        self._refilling = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._follow_ups: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -65,7 +68,21 @@ class Supervisor:
 
     @property
     def has_room(self) -> bool:
-        return not self._draining and len(self._running) < self._max
+        return not self._draining and len(self._running) + self._reserved < self._max
+
+    @contextlib.contextmanager
+    def place(self, *, newcomer: bool) -> Iterator[bool]:
+        """Keep a place for a run that is about to be claimed, so that many at once do not all see the same one as free.
+
+        Gives False when there is none. A newcomer does not get those that are promised to whoever waited.
+        """
+        promised = self._promised if newcomer else 0
+        has_place = self.has_room and len(self._running) + self._reserved + promised < self._max
+        self._reserved += has_place
+        try:
+            yield has_place
+        finally:
+            self._reserved -= has_place
 
     def start(self) -> None:
         self._tasks = [
@@ -134,15 +151,25 @@ class Supervisor:
         async def work() -> None:
             if next_run_id is not None:
                 await self.take(next_run_id)
-            if was_full and self.has_room:
-                await self.sweep()
+            if was_full:
+                await self._refill()
 
+        self._promised += was_full
         self._spawn(work)
 
     def _spawn(self, work: Callable[[], Awaitable[Any]]) -> None:
         task = asyncio.create_task(self._guarded(work), name="follow-up")
         self._follow_ups.add(task)
         task.add_done_callback(self._follow_ups.discard)
+
+    async def _refill(self) -> None:
+        """One at a time: when several places are free, the first sweep fills them all."""
+        try:
+            async with self._refilling:
+                if self.has_room:
+                    await self.sweep()
+        finally:
+            self._promised -= 1
 
     async def wait(self, run_id: str, seconds: float | None = None) -> bool:
         """Wait until this process has ended a run, or leaves; False when it has no such run. Who waits may go away."""
@@ -166,17 +193,18 @@ class Supervisor:
         return await self._claim(run_id)
 
     async def _claim(self, run_id: str) -> bool:
-        if not self.has_room or run_id in self._running:
-            return False
-        since = monotonic()
-        row = await lease.claim(self._pool, run_id, self._lease_seconds)
-        if row is None:
-            return False
-        owned = Owned(row, self._lease_of(row, since))
-        if row["cancel_requested_at"] is not None:
-            await self._end(owned)
-        else:
-            self.own(owned)
+        with self.place(newcomer=False) as has_place:
+            if not has_place or run_id in self._running:
+                return False
+            since = monotonic()
+            row = await lease.claim(self._pool, run_id, self._lease_seconds)
+            if row is None:
+                return False
+            owned = Owned(row, self._lease_of(row, since))
+            if row["cancel_requested_at"] is None:
+                self.own(owned)
+                return True
+        await self._end(owned)
         return True
 
     def _lease_of(self, row: asyncpg.Record, since: float) -> lease.Lease:
