@@ -92,7 +92,7 @@ def checked_routes(routers: Iterable[APIRouter]) -> list[APIRoute]:
             raise RuntimeError(f"{route} is no API route, so that nobody knows who may use it")
         if not openapi.marks(route.dependant, "allowed_kinds") and not getattr(route.endpoint, "is_public", False):
             raise RuntimeError(f"{route.path} does not say which keys may use it")
-        route.endpoint.takes_key = bool(openapi.marks(route.dependant, "takes_key"))  # type: ignore[attr-defined]
+        route.endpoint.may_be_repeated = bool(openapi.marks(route.dependant, "takes_key"))  # type: ignore[attr-defined]
         checked.append(route)
     return checked
 

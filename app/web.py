@@ -105,7 +105,7 @@ async def _spend_token(request: Request, key: str) -> None:
     if not seconds:
         return
     refusal = TooMany("This key asks more often than it may.", retry_after_seconds=math.ceil(seconds))
-    if "idempotency-key" not in request.headers or not request.scope["endpoint"].takes_key:
+    if "idempotency-key" not in request.headers or not request.scope["endpoint"].may_be_repeated:
         REFUSALS.labels("rate").inc()
         raise refusal
     request.state.refusal = refusal
