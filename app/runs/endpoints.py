@@ -14,6 +14,7 @@ from app.providers.scripted import script_of
 from app.runs import repository, waiting
 from app.runs.compressor import Compressor
 from app.runs.preview import preview
+from app.runs.read_shapes import PromptRead, ScriptRead, TraceRead
 from app.runs.resolve import Resolved, Resolver
 from app.runs.service import RunService
 from app.runs.shapes import CLIENT_FIELDS, Compressing, RunCreate, RunRead, SessionRunCreate, run_json
@@ -23,8 +24,8 @@ from app.sessions import repository as sessions
 from app.sessions import summaries
 from app.sessions.endpoints import SessionInPath
 from app.sessions.history import content_tokens
-from app.sessions.models import MessagesImport, message_json
-from app.shapes import JsonObject
+from app.sessions.models import Imported, MessagesImport, message_json
+from app.shapes import JsonObject, Listing
 from app.web import (
     Caller,
     Follower,
@@ -138,7 +139,7 @@ async def _start(runs: RunService, resolve: Any, once: Idempotent, place: Stream
     return json_response(run_json(await runs.wait(started.row)), 200, headers)
 
 
-@router.get("/runs")
+@router.get("/runs", response_model=Listing[RunRead])
 async def list_runs(
     caller: Reader,
     page: Paged,
@@ -195,12 +196,12 @@ def _seq(text: str | None) -> int:
     return int(text)
 
 
-@router.get("/runs/{run_id}/trace")
+@router.get("/runs/{run_id}/trace", response_model=TraceRead)
 async def get_trace(caller: Reader, run: RunInPath, hot: HotDb) -> Response:
     return json_response({"iterations": await repository.trace(hot, run["id"])})
 
 
-@router.get("/runs/{run_id}/script")
+@router.get("/runs/{run_id}/script", response_model=ScriptRead)
 async def get_script(caller: Service, run: RunInPath, hot: HotDb) -> Response:
     replies = [reply_of(stored) for stored in await repository.stored_replies(hot, run["id"])]
     return json_response({"script": script_of(replies)})
@@ -225,7 +226,7 @@ async def give_results(
     return json_response(run_json(await runs.carry_on(*await waiting.supply(runs.pool, run["id"], given))))
 
 
-@router.get("/sessions/{session_id}/prompt")
+@router.get("/sessions/{session_id}/prompt", response_model=PromptRead)
 async def preview_prompt(
     request: Request,
     caller: Service,
@@ -238,7 +239,7 @@ async def preview_prompt(
     return json_response(await preview(hot, request.app.state.prompts, turn, resolver.tools_of(session)))
 
 
-@router.post("/sessions/{session_id}/messages", status_code=201)
+@router.post("/sessions/{session_id}/messages", status_code=201, response_model=Imported)
 async def import_messages(
     request: Request,
     caller: Service,

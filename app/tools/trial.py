@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 from app.infra import ids
 from app.infra.crypto import Crypto
@@ -28,6 +29,29 @@ class ToolTrial(Shape):
     tenant: Reference | None = None
     subject: Reference | None = None
     member: Reference | None = None
+
+
+class SentRequest(BaseModel):
+    """`headers` hides the values of the tool's own."""
+
+    headers: dict[str, str]
+    body: str
+
+
+class GotResponse(BaseModel):
+    status: int
+    body: str
+    seconds: float
+
+
+class TrialRead(BaseModel):
+    """`response` is null where no whole answer came; `cause` then tells why."""
+
+    request: SentRequest
+    response: GotResponse | None
+    result: Any
+    outcome: str
+    cause: str | None
 
 
 async def try_tool(crypto: Crypto, sender: Sender, row: Any, wanted: ToolTrial) -> JsonObject:
