@@ -119,7 +119,11 @@ class Settings(BaseModel):
     def _networks(cls, value: Any) -> Any:
         if not isinstance(value, str) or value.lower() in {"true", "false"}:
             return value.lower() == "true" if isinstance(value, str) else value
-        return tuple(ipaddress.ip_network(part.strip(), strict=False) for part in value.split(",") if part.strip())
+        parts = [part.strip() for part in value.split(",")]
+        try:
+            return tuple(ipaddress.ip_network(part, strict=False) for part in parts if part)
+        except ValueError:
+            raise ValueError("true, false or networks like 10.0.0.0/8 are expected, several with commas") from None
 
     @field_validator("cors_origins", "result_keys", mode="before")
     @classmethod
@@ -129,8 +133,8 @@ class Settings(BaseModel):
     @field_validator("cors_origins")
     @classmethod
     def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [origin for origin in value if origin != "*" and not _ORIGIN.fullmatch(origin)]:
-            raise ValueError(f"an origin is scheme://host or scheme://host:port, or * for any; {wrong[0]} is none")
+        if not all(origin == "*" or _ORIGIN.fullmatch(origin) for origin in value):
+            raise ValueError("scheme://host or scheme://host:port is expected, several with commas, or * for any")
         return value
 
     @field_validator("openai_base_url", "anthropic_base_url")

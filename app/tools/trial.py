@@ -14,9 +14,10 @@ from app.loop.turn import Limits
 from app.outbound.sender import Sender
 from app.scope import Reference
 from app.shapes import JsonObject, Shape
+from app.tools.answers import masked
 from app.tools.schema import compiled
 from app.tools.toolbox import target_of
-from app.tools.webhook import RunIdentity, exchange
+from app.tools.webhook import RunIdentity, exchange, sent_secrets
 
 MASK = "********"
 
@@ -75,7 +76,7 @@ async def try_tool(crypto: Crypto, sender: Sender, row: Any, wanted: ToolTrial) 
         "request": {"headers": headers, "body": done.request_body.decode()},
         "response": None if answer is None else {
             "status": answer.status,
-            "body": answer.body.decode(errors="replace").replace("\x00", ""),
+            "body": masked(answer.body.decode(errors="replace").replace("\x00", ""), sent_secrets(target)),
             "seconds": answer.seconds,
         },
         "result": result.result,
