@@ -254,7 +254,7 @@ async def collect(subject: Subject) -> None:
     redis: Redis = Redis.from_url(subject.settings.redis_url.rpartition("/")[0] + "/5")
     async for name in redis.scan_iter():
         subject.traces.add("redis key", name)
-        subject.traces.add(f"redis {name.decode().partition('{')[0]}", await redis.execute_command("DUMP", name))
+        subject.traces.add(f"redis {name.decode().partition('{')[0]}", await redis.execute_command("DUMP", name) or b"")
         if await redis.type(name) == b"stream":
             subject.traces.add("redis stream", repr(await redis.xrange(name)))
     await redis.flushdb()
