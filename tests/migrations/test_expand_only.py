@@ -6,6 +6,7 @@ still there and as it was, and whatever it inserts, into the columns it knows, i
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import asyncpg
@@ -57,6 +58,9 @@ def breaks(before: Schema, after: Schema) -> list[str]:
     for name, (table, definition) in after.rules.items():
         if table in tables and before.rules.get(name) != (table, definition):
             found.append(f"{table} has a new rule: {name} {definition}")
+    for name, (table, definition) in before.rules.items():
+        if name not in after.rules and definition.startswith(("PRIMARY KEY", "UNIQUE", "btree")):
+            found.append(f"{table} has lost {name}, which an ON CONFLICT may name")
     return found
 
 
@@ -127,7 +131,7 @@ class TestEveryRevision:
         ordered = list(history.items())
         assert len(ordered[0][1].columns) > 50
         assert ordered[-1][0] == migrations.newest()
-        pairs = zip(ordered, ordered[1:], strict=False)
+        pairs = pairwise(ordered)
         assert {name: found for (_, before), (name, after) in pairs if (found := breaks(before, after))} == {}
 
     def test_there_is_one_line_of_them(self) -> None:
@@ -163,6 +167,7 @@ class TestTheComparison:
             changed({}, runs_model_key=("runs", "UNIQUE (model)")),
             changed({}, runs_check=("runs", "CHECK (model <> '')")),
             changed({}, runs_pkey=("runs", "PRIMARY KEY (id, model)")),
+            replace(BEFORE, rules={}),
         ],
     )
     def test_what_older_code_cannot_live_with_is_found(self, after: Schema) -> None:
