@@ -41,7 +41,7 @@ async def create_memory(
     return await once.create(db, make)
 
 
-@router.get("/memories")
+@router.get("/memories", response_model=Listing[MemoryRead])
 async def list_memories(
     caller: Service,
     named: Axes,

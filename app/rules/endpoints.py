@@ -34,7 +34,7 @@ async def create_rule(
     return await once.create(db, make)
 
 
-@router.get("/rules")
+@router.get("/rules", response_model=Listing[RuleRead])
 async def list_rules(
     caller: Service, named: Axes, page: Paged, db: Db, session_id: Annotated[str | None, Query()] = None
 ) -> Response:
