@@ -163,11 +163,11 @@ class Supervisor:
         task.add_done_callback(self._follow_ups.discard)
 
     async def _refill(self) -> None:
-        """One at a time: when several places are free, the first sweep fills them all."""
+        """One at a time, until nobody waits or no place is left: others may have become free meanwhile."""
         try:
             async with self._refilling:
-                if self.has_room:
-                    await self.sweep()
+                while self.has_room and await self.sweep():
+                    pass
         finally:
             self._promised -= 1
 
@@ -268,12 +268,12 @@ class Supervisor:
             self.cancel(run_id, Stop.DRAIN)
         await asyncio.gather(*self._tasks, *tasks, *self._follow_ups, return_exceptions=True)
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             await self._guarded(work)
 
-    async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
         """A database out of reach is told and tried again at the next turn: what must be done stands in it."""
         try:
             await work()
@@ -305,17 +305,18 @@ class Supervisor:
         for run_id, gone in (await lease.cancel_requested(self._pool, list(self._running))).items():
             self.cancel(run_id, Stop.LOST if gone else Stop.CANCEL)
 
-    async def sweep(self) -> None:
-        """Carry on what nobody works on."""
-        room = self._max - len(self._running)
+    async def sweep(self) -> int:
+        """Carry on what nobody works on; returns how many runs were taken."""
+        room, taken = self._max - len(self._running), 0
         if room <= 0:
-            return
+            return 0
         for run_id in await lease.abandoned(self._pool, min(room, 100)):
             if not self.has_room:
-                return
+                break
             try:
-                await self._claim(run_id)
+                taken += await self._claim(run_id)
             except Exception as error:
                 if is_out_of_reach(error):
                     raise
                 log.exception("run_not_taken", run_id=run_id)  # it must not keep the others from being taken
+        return taken
