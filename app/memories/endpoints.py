@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from app.infra.database import driver_connection
 from app.memories import by_people, repository
 from app.memories.shapes import FoundMemories, MemoryCreate, MemoryPatch, MemoryRead, MemorySearch, memory_json
+from app.shapes import Listing
 from app.web import Axes, Db, HotDb, Idempotent, Paged, Service, body, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["memories"])

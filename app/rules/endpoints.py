@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.rules import repository
 from app.rules.models import RuleCreate, RulePatch, RuleRead, rule_json
-from app.shapes import JsonObject
+from app.shapes import JsonObject, Listing
 from app.web import Axes, Db, Idempotent, Paged, Service, body, database, json_response, listed
 
 router = APIRouter(prefix="/v1", tags=["rules"])

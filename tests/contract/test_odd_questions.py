@@ -14,7 +14,7 @@ import pytest
 
 from app.infra.settings import Settings
 from app.main import schema
-from tests.api import Api, call
+from tests.api import TENANT, Api, call
 from tests.conftest import ADMIN_KEY, serving
 from tests.contract.odd_questions import ask, operations
 
@@ -42,7 +42,10 @@ async def names(api: Api, admin: Api) -> dict[str, str]:
     assert (await api.call("PUT", "/v1/providers/local", provider)).status_code == 201
     key = await admin.post("/v1/keys", {"workspace_id": api.workspace_id, "kind": "service", "name": "x"})
     run = await api.run(session_id, call("nothing"), "Hi.")
+    rule = await api.post("/v1/rules", {"tenant": TENANT, "content": "Be polite."})
+    memory = await api.post("/v1/memories", {"tenant": TENANT, "kind": "fact", "content": "It rains.", "importance": 3})
     return {
+        "rule_id": rule["id"], "memory_id": memory["id"],
         "session_id": session_id, "run_id": run["id"], "key_id": key["id"], "name of tools": "lookup",
         "name of providers": "local",
     }  # fmt: skip
