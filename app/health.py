@@ -85,6 +85,6 @@ async def _read_queue(request: Request) -> None:
 @public
 async def metrics(request: Request) -> Response:
     """With a store out of reach the rest is told all the same."""
-    await asyncio.gather(_read_queue(request), read_redis(request.app.state.redis))
+    await asyncio.gather(_read_queue(request), read_redis(request.app.state.process.event_log.line))
     read_pools(database(request))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -168,7 +168,7 @@ def _join(
         compressor=compressor,
         resolver=Resolver(settings, catalog),
         authenticate=lambda key: authenticate(pool, key),
-        buckets=None if per_second is None else TokenBuckets(redis, per_second, settings.request_burst),
+        buckets=None if per_second is None else TokenBuckets(event_log.line, per_second, settings.request_burst),
         stream_places=StreamPlaces(settings.max_streams, settings.max_workspace_streams),
     )
 

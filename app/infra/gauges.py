@@ -1,24 +1,12 @@
 """What is read off anew whenever the metrics are asked for: the stores, and the pools to them."""
 
-import asyncio
-
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from app.infra.database import Database
+from app.infra.redis import Line
 from app.infra.telemetry import POOL_CONNECTIONS, POOL_MOST, REDIS_UP
 
-_PATIENCE_SECONDS = 2.0
 
-
-async def read_redis(redis: Redis) -> None:
-    try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            await redis.ping()
-    except (OSError, RedisError):  # TimeoutError is an OSError
-        REDIS_UP.set(0)
-    else:
-        REDIS_UP.set(1)
+async def read_redis(line: Line) -> None:
+    REDIS_UP.set(await line.look())
 
 
 def read_pools(database: Database) -> None:

@@ -7,9 +7,7 @@ import asyncio
 import time
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
+from app.infra.redis import Line, RedisAway
 from app.infra.telemetry import log
 
 # KEYS[1] bucket; ARGV[1] microseconds in which one token comes, ARGV[2] tokens it holds. Returns the microseconds to wait.
@@ -33,8 +31,9 @@ _BLIND_SECONDS = 1.0
 class TokenBuckets:
     """`per_second` tokens come, `burst` are there at most (default: those of two seconds, one at least)."""
 
-    def __init__(self, redis: Redis, per_second: float, burst: int | None = None) -> None:
-        self._script: Any = redis.register_script(_SPEND)
+    def __init__(self, line: Line, per_second: float, burst: int | None = None) -> None:
+        self._line = line
+        self._script: Any = line.redis.register_script(_SPEND)
         self._interval = 1_000_000 / per_second
         self._burst = burst or max(1, round(2 * per_second))
         self._blind_until = 0.0
@@ -47,10 +46,11 @@ class TokenBuckets:
         """
         if time.monotonic() < self._blind_until:
             return 0.0
+        keys, args = [f"rondo:rate:{name}"], [self._interval, self._burst]
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                microseconds = await self._script(keys=[f"rondo:rate:{name}"], args=[self._interval, self._burst])
-        except (RedisError, OSError) as error:  # TimeoutError is one
+                microseconds = await self._line.ask(lambda: self._script(keys=keys, args=args))
+        except (RedisAway, TimeoutError) as error:
             self._blind_until = time.monotonic() + _BLIND_SECONDS
             log.warning("rate_limit_unreachable", error=type(error).__name__)
             return 0.0
