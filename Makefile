@@ -1,5 +1,5 @@
 # Few verbs. Everything runs in .venv, which `make install` builds from pinned and hashed requirements.
-.PHONY: install demo up check test bench openapi migrate lock clean
+.PHONY: install demo up check test questions bench openapi migrate lock clean
 SHELL := /bin/sh
 BIN := .venv/bin
 
@@ -18,6 +18,10 @@ up: install
 # Each of the test processes has servers of its own; more than four would only wait for the disk.
 test: install
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+
+# Odd questions to every operation of the OpenAPI document, others each time.
+questions: install
+	@QUESTIONS=$(or $(QUESTIONS),300) $(BIN)/python -m pytest tests/contract/test_odd_questions.py -n auto $(PYTEST_ARGS)
 
 check: install
 	@$(BIN)/ruff format --check .

@@ -61,6 +61,11 @@ class Idempotency:
     def _bound_to(self) -> str:
         return "idempotency:" + ":".join(self._place)
 
+    async def is_known(self, db: asyncpg.Pool) -> bool:
+        """Whether a first call with this key was accepted, without waiting for one that is under way."""
+        query = "SELECT true FROM idempotency_keys WHERE workspace_id = $1 AND scope = $2 AND key = $3"
+        return await db.fetchval(query, *self._place) is not None
+
     async def find(self, connection: asyncpg.Connection, *, wait: bool) -> asyncpg.Record | None:
         """The first call's row. Takes the key's lock until the transaction ends: `wait` for another call, or 409."""
         lock = "SELECT pg_advisory_xact_lock($1)" if wait else "SELECT pg_try_advisory_xact_lock($1)"

@@ -1,36 +1,30 @@
 """The application put together: `create_app` makes it, its lifespan opens and closes what it stands on."""
 
 import gc
-import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import structlog
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import health, openapi
 from app.agents import endpoints as agents
 from app.auth import endpoints as auth
 from app.custom_providers import endpoints as custom_providers
-from app.infra import ids
-from app.infra.errors import RondoError, Unavailable
-from app.infra.reach import is_out_of_reach
+from app.infra.errors import RondoError
 from app.infra.settings import Settings
-from app.infra.telemetry import log
 from app.memories import endpoints as memories
+from app.problems import on_http_exception, on_invalid_parameters, on_rondo_error
 from app.process import Process, open_process
+from app.request_log import Failures, RequestLog
 from app.rules import endpoints as rules
 from app.runs import endpoints as runs
 from app.sessions import endpoints as sessions
 from app.tools import endpoints as tools
-from app.web import on_http_exception, on_invalid_parameters, on_rondo_error, problem
 
 DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
 ROUTERS = (
@@ -64,9 +58,10 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(RondoError, on_rondo_error)
     app.add_exception_handler(RequestValidationError, on_invalid_parameters)
     app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_middleware(Failures)
     if settings.cors_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"],
+            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
             expose_headers=["Idempotent-Replayed", "Rondo-Run", "Retry-After", "X-Request-Id"],
         )  # fmt: skip
@@ -84,7 +79,7 @@ def settle_memory() -> None:
 def _hand_over(app: FastAPI, process: Process) -> None:
     for name in (
         "database", "redis", "crypto", "address_guard", "sender", "runs", "prompts", "compressor", "resolver", "agents",
-        "authenticate",
+        "authenticate", "buckets", "stream_places",
     ):  # fmt: skip
         setattr(app.state, name, getattr(process, name))
     app.state.process = process
@@ -99,53 +94,9 @@ def checked_routes(routers: Iterable[APIRouter]) -> list[APIRoute]:
             raise RuntimeError(f"{route} is no API route, so that nobody knows who may use it")
         if not openapi.marks(route.dependant, "allowed_kinds") and not getattr(route.endpoint, "is_public", False):
             raise RuntimeError(f"{route.path} does not say which keys may use it")
+        route.endpoint.may_be_repeated = bool(openapi.marks(route.dependant, "takes_key"))  # type: ignore[attr-defined]
         checked.append(route)
     return checked
-
-
-_AWAY = Unavailable("The service cannot reach its database or its event log just now.", retry_after_seconds=2)
-_QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Asked every few seconds by machines: told at level debug only."""
-
-
-class RequestLog:
-    """The outermost layer: an id for every request, a line for every answer, and a bare 500 for what nobody foresaw."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        request_id = ids.new("req_")
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=request_id)
-        started, status = time.monotonic(), 0
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_with_id)
-        except ClientDisconnect:
-            log.info("client_gone", method=scope["method"], path=scope["path"])
-        except Exception as error:
-            away = is_out_of_reach(error)
-            told = {"away": type(error).__name__} if away else {"exc_info": error}
-            log.error("request_failed", method=scope["method"], path=scope["path"], **told)
-            if status:
-                raise
-            failure = _AWAY if away else RondoError(f"Something went wrong here. The request was {request_id}.")
-            await problem(failure)(scope, receive, send_with_id)
-        finally:
-            milliseconds = round((time.monotonic() - started) * 1000, 1)
-            tell = log.debug if scope["path"] in _QUIET else log.info
-            tell("request", method=scope["method"], path=scope["path"], status=status, milliseconds=milliseconds)
 
 
 def schema() -> dict[str, Any]:

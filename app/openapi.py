@@ -32,8 +32,24 @@ _PROBLEM = {
 _STATUSES = {
     "400": "no JSON", "401": "no valid key", "403": "this kind of key may not", "404": "not here",
     "409": "a conflict; `code` tells which", "413": "larger than 4 MiB", "415": "not application/json",
-    "422": "not valid", "503": "at capacity; come back after Retry-After",
+    "422": "not valid", "429": "more than this key, session or workspace may; come back after Retry-After",
+    "503": "at capacity, or a store is out of reach; come back after Retry-After",
 }  # fmt: skip
+
+_STREAM = {
+    "text/event-stream": {
+        "itemSchema": {
+            "type": "object",
+            "required": ["data"],
+            "properties": {
+                "id": {"type": "string", "description": "where to come back to, by Last-Event-ID"},
+                "event": {"type": "string", "description": "its type"},
+                "data": {"type": "string", "contentMediaType": "application/json"},
+            },
+        }
+    }
+}
+_RETRY_AFTER = {"description": "seconds", "required": True, "schema": {"type": "integer", "minimum": 1}}
 
 
 def marks(dependant: Dependant, name: str) -> list[Any]:
@@ -76,13 +92,13 @@ def _describe(operation: dict[str, Any], route: APIRoute, method: str) -> None:
     if kinds:
         operation["security"] = [{"key": []}]
         operation["x-key-kinds"] = list(kinds[0])
-        wanted |= {"401", "403"}
+        wanted |= {"401", "403", "429", "503"}
     if "{" in route.path_format or method == "POST":
         wanted |= {"404"}
+    if any(item["in"] == "query" and item["name"].endswith("_id") for item in operation.get("parameters", ())):
+        wanted |= {"404"}  # a filter that names nothing of the workspace's
     if method in ("POST", "PUT", "PATCH"):
         wanted |= {"400", "409", "413", "415"}
-    if route.path_format.endswith("/runs") and method == "POST":
-        wanted |= {"503"}
     if bodies:
         schema = {"$ref": f"#/components/schemas/{bodies[0].__name__}"}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
@@ -94,8 +110,12 @@ def _describe(operation: dict[str, Any], route: APIRoute, method: str) -> None:
             }
         )  # fmt: skip
     if route.path_format.endswith("/events"):
-        operation["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        operation["responses"]["200"]["content"] = {**_STREAM}
         operation["responses"]["204"] = {"description": "The run has ended, and its last event is known."}
+    if bodies and "stream" in bodies[0].model_fields:
+        operation["responses"]["200"]["content"] |= _STREAM
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for status in sorted(wanted):
         operation["responses"][status] = {"description": _STATUSES[status], "content": problem}
+        if status in ("429", "503"):
+            operation["responses"][status]["headers"] = {"Retry-After": _RETRY_AFTER}

@@ -16,6 +16,8 @@ from app.infra.crypto import Crypto
 from app.infra.database import Database, Pool, connect
 from app.infra.queue import JobQueue
 from app.infra.settings import Settings, SettingsError, parse_encryption_keys
+from app.infra.token_bucket import TokenBuckets
+from app.limits import StreamPlaces
 from app.loop.ports import Emit
 from app.memories.recall import Recalled, recall
 from app.outbound.address_guard import AddressGuard
@@ -26,6 +28,7 @@ from app.providers.tokens import count_tokens, install_vocabulary, load
 from app.providers.transport import http_client
 from app.rules.block import rules_block
 from app.rules.repository import applying as applying_rules
+from app.runs.admission import Admission
 from app.runs.compressor import Compressor
 from app.runs.hooks import load_hooks
 from app.runs.prompt import PromptBuilder, PromptSources
@@ -57,6 +60,8 @@ class Process:
     resolver: Resolver
     agents: AgentService
     authenticate: Authenticate
+    buckets: TokenBuckets | None
+    stream_places: StreamPlaces
 
     def leave(self) -> None:
         """End the streams and the waiting: their clients come back to another process."""
@@ -153,11 +158,13 @@ def _join(
         tell=event_log.tell,
         on_end=lambda run: agents.run_ended(run),
     )
-    runs = RunService(pool, runner, supervisor, event_log, settings.lease_seconds)
+    admission = Admission(settings.max_queued_runs, settings.max_session_queued_runs, settings.max_workspace_runs)
+    runs = RunService(pool, runner, supervisor, event_log, admission, settings.lease_seconds)
     resolver = Resolver(settings, catalog)
     agents = AgentService(pool, runs, resolver, settings.agent_failures)
     supervisor.also_every(settings.sweep_seconds, agents.scheduler.sweep)
     supervisor.also_every(settings.sweep_seconds, agents.children.mend)
+    per_second = settings.requests_per_second
     return Process(
         settings=settings,
         database=database,
@@ -174,6 +181,8 @@ def _join(
         resolver=resolver,
         agents=agents,
         authenticate=lambda key: authenticate(pool, key),
+        buckets=None if per_second is None else TokenBuckets(event_log.line, per_second, settings.request_burst),
+        stream_places=StreamPlaces(settings.max_streams, settings.max_workspace_streams),
     )
 
 

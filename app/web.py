@@ -1,4 +1,4 @@
-"""What an endpoint may ask for, and how errors become problem documents (RFC 9457).
+"""What an endpoint may ask for.
 
 Dependencies run in the order of an endpoint's parameters, and the body is one of them: so a caller is judged first, then
 the thing in the path is looked up, then the body is read and judged.
@@ -6,6 +6,7 @@ the thing in the path is looked up, then the body is read and judged.
 
 import base64
 import binascii
+import math
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -13,24 +14,25 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from fastapi import Depends, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from sqlmodel.ext.asyncio.session import AsyncSession
-from starlette.exceptions import HTTPException
 
 from app.idempotency import Idempotency, check_key
+from app.infra.crypto import fingerprint
 from app.infra.database import Connection, Database, Pool, driver_connection
 from app.infra.errors import (
-    BadRequest,
     Forbidden,
     Invalid,
     NotFound,
-    RondoError,
     TooLarge,
+    TooMany,
     Unauthenticated,
     UnsupportedMediaType,
 )
+from app.infra.telemetry import REFUSALS
+from app.infra.token_bucket import TokenBuckets
 from app.json_door import read_json
+from app.limits import StreamPlace
 from app.scope import Reference, parse_axes
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -63,7 +65,8 @@ def callers(*kinds: Kind, can: Can | None = None, in_query: bool = False) -> Any
     """Who may use a route. A route that does not say so keeps the service from starting (`main.create_app`)."""
 
     async def judge(request: Request) -> Caller:
-        caller = await _authenticated(request, in_query)
+        caller, key = await _authenticated(request, in_query)
+        await _spend_token(request, key)
         if caller.kind not in kinds or (caller.kind == "client" and can is not None and can not in caller.can):
             raise Forbidden("This kind of key may not do that.")
         if "\x00" in request.scope["path"]:
@@ -83,7 +86,8 @@ def public(endpoint: Endpoint) -> Endpoint:
     return endpoint
 
 
-async def _authenticated(request: Request, in_query: bool) -> Caller:
+async def _authenticated(request: Request, in_query: bool) -> tuple[Caller, str]:
+    """The caller and its key."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         key = request.query_params.get("access_token", "") if in_query else ""
@@ -91,7 +95,20 @@ async def _authenticated(request: Request, in_query: bool) -> Caller:
     caller = await authenticate(key.strip()) if key.strip() else None
     if caller is None:
         raise Unauthenticated()
-    return caller
+    return caller, key.strip()
+
+
+async def _spend_token(request: Request, key: str) -> None:
+    """Raises TooMany for a key that asks too often; for a POST that may be a repeated one `Once` judges that."""
+    buckets: TokenBuckets | None = request.app.state.buckets
+    seconds = 0.0 if buckets is None else await buckets.spend(fingerprint(key).hex()[:32])
+    if not seconds:
+        return
+    refusal = TooMany("This key asks more often than it may.", retry_after_seconds=math.ceil(seconds))
+    if "idempotency-key" not in request.headers or not request.scope["endpoint"].may_be_repeated:
+        REFUSALS.labels("rate").inc()
+        raise refusal
+    request.state.refusal = refusal
 
 
 Admin = Annotated[Caller, callers("admin")]
@@ -242,7 +259,12 @@ async def _once(request: Request) -> Once:
     who = caller.kind if caller.session_id is None else f"client:{caller.session_id}"
     content = getattr(request.state, "body", None)
     scope = f"{who} {request.url.path}"
-    return Once(Idempotency(caller.workspace_id, scope, check_key(header), content, request.app.state.crypto))
+    idempotency = Idempotency(caller.workspace_id, scope, check_key(header), content, request.app.state.crypto)
+    refusal: TooMany | None = getattr(request.state, "refusal", None)
+    if refusal is not None and not await idempotency.is_known(pool(request)):
+        REFUSALS.labels("rate").inc()
+        raise refusal
+    return Once(idempotency)
 
 
 _once.takes_key = True  # type: ignore[attr-defined]
@@ -254,6 +276,22 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
     return Response(orjson.dumps(value), status, headers, media_type="application/json")
+
+
+# ---- streams
+
+
+async def _stream_place(request: Request) -> AsyncIterator[StreamPlace]:
+    caller: Caller = request.state.caller
+    place = StreamPlace(request.app.state.stream_places, caller.workspace_id)
+    try:
+        yield place
+    finally:
+        place.give_back()
+
+
+Streaming = Annotated[StreamPlace, Depends(_stream_place, scope="request")]
+"""`take()` it before anything is begun that will answer with a stream; given back after the last byte."""
 
 
 # ---- lists
@@ -308,38 +346,3 @@ Axes = Annotated[dict[str, Reference | None], Depends(_axes)]
 
 def listed(data: list[Any], next_cursor: str | None) -> Response:
     return json_response({"data": data, "next": next_cursor})
-
-
-# ---- errors
-
-
-def problem(error: RondoError) -> Response:
-    document = {
-        "type": f"urn:rondo:problem:{error.code}",
-        "title": error.title,
-        "status": error.status,
-        "detail": error.detail or error.title,
-        "code": error.code,
-        **error.extra,
-    }
-    return Response(orjson.dumps(document), error.status, error.headers, media_type="application/problem+json")
-
-
-async def on_rondo_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RondoError)
-    return problem(error)
-
-
-async def on_invalid_parameters(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return problem(Invalid(errors=[(item["loc"], item["msg"]) for item in error.errors()]))
-
-
-async def on_http_exception(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        return problem(NotFound())
-    known = BadRequest(error.detail, code="method_not_allowed" if error.status_code == 405 else None)
-    known.status, known.title = error.status_code, str(error.detail)
-    known.headers.update(error.headers or {})
-    return problem(known)

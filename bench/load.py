@@ -64,6 +64,11 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         self._transport.close()
 
+    @property
+    def head(self) -> bytes:
+        """Of the latest answer: its status line and headers."""
+        return self._head
+
     async def request(
         self, method: str, path: str, body: Any = None, headers: Sequence[tuple[str, str]] = (), started: float | None = None
     ) -> Answer:

@@ -16,7 +16,7 @@ MAX_FILE_LINES = 350
 MAX_FUNCTION_LINES = 60
 EMPTY_WORDS = {"utils", "helpers", "common", "core", "base", "manager"}
 
-WEB = ("main", "web", "*/endpoints", "events/sse", "health", "openapi", "cli", "console/*")
+WEB = ("main", "web", "problems", "request_log", "*/endpoints", "events/sse", "health", "openapi", "cli", "console/*")
 TABLES = (
     "*/models",
     "*/repository",

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from app.auth import repository
 from app.auth.models import KeyCreate, KeyCreated, KeyRead, WorkspaceCreate, WorkspaceRead
+from app.shapes import Listing
 from app.web import Admin, Db, Idempotent, Paged, body, listed
 
 router = APIRouter(prefix="/v1", tags=["workspaces and keys"])
@@ -21,7 +22,7 @@ async def create_workspace(
     return await once.create(db, make)
 
 
-@router.get("/workspaces")
+@router.get("/workspaces", response_model=Listing[WorkspaceRead])
 async def list_workspaces(caller: Admin, page: Paged, db: Db) -> Response:
     rows, cursor = page.cut(await repository.list_workspaces(db, page), lambda row: row.id)
     return listed([WorkspaceRead.of(row).model_dump() for row in rows], cursor)
@@ -36,7 +37,7 @@ async def create_key(caller: Admin, wanted: Annotated[KeyCreate, body(KeyCreate)
     return await once.create(db, make)
 
 
-@router.get("/keys")
+@router.get("/keys", response_model=Listing[KeyRead])
 async def list_keys(caller: Admin, page: Paged, db: Db) -> Response:
     rows, cursor = page.cut(await repository.list_keys(db, page), lambda row: row.id)
     return listed([KeyRead.of(row).model_dump() for row in rows], cursor)

@@ -9,6 +9,7 @@ from app.custom_providers.models import PROVIDER_NAME, CustomProvider, ProviderP
 from app.infra.errors import Invalid
 from app.outbound.address_guard import RefusedAddress
 from app.providers.catalog import BUILT_IN, reserved_option
+from app.shapes import Listing
 from app.tools.headers import check_headers
 from app.web import Db, Paged, Service, body, json_response, listed
 
@@ -34,7 +35,7 @@ async def put_provider(
     return json_response(_shown(request, row), 201 if is_new else 200)
 
 
-@router.get("/providers")
+@router.get("/providers", response_model=Listing[ProviderRead])
 async def list_providers(request: Request, caller: Service, page: Paged, db: Db) -> Response:
     rows, cursor = page.cut(await repository.list_providers(db, caller.workspace_id, page), lambda row: row.name)
     return listed([_shown(request, row) for row in rows], cursor)

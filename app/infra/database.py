@@ -12,9 +12,12 @@ import asyncpg
 import orjson
 from asyncpg import Connection as Connection
 from asyncpg import Pool as Pool
-from sqlalchemy import text
+from sqlalchemy import AsyncAdaptedQueuePool, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel.ext.asyncio.session import AsyncSession
+
+_ENGINE_SIZE = 5
+_ENGINE_OVERFLOW = 5
 
 
 class Database:
@@ -28,6 +31,14 @@ class Database:
         async with AsyncSession(self.engine, expire_on_commit=False) as db, db.begin():
             yield db
 
+    def pool_sizes(self) -> dict[str, tuple[int, int, int]]:
+        """Of each pool the connections in use, those idle, and how many it may have."""
+        idle = self.pool.get_idle_size()
+        sizes = {"runs": (self.pool.get_size() - idle, idle, self.pool.get_max_size())}
+        if isinstance(queue := self.engine.pool, AsyncAdaptedQueuePool):
+            sizes["configuration"] = (queue.checkedout(), queue.checkedin(), _ENGINE_SIZE + _ENGINE_OVERFLOW)
+        return sizes
+
     async def close(self) -> None:
         await self.pool.close()
         await self.engine.dispose()
@@ -37,8 +48,8 @@ async def connect(database_url: str, *, pool_size: int = 10) -> Database:
     """Open both pools. `database_url` is `postgresql://…`; raises what asyncpg raises when nobody answers."""
     engine = create_async_engine(
         sqlalchemy_url(database_url),
-        pool_size=5,
-        max_overflow=5,
+        pool_size=_ENGINE_SIZE,
+        max_overflow=_ENGINE_OVERFLOW,
         pool_pre_ping=True,  # a connection from before a restart is not used again; asyncpg's pool sees it by itself
         json_serializer=_text,
         json_deserializer=orjson.loads,

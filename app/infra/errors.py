@@ -1,4 +1,4 @@
-"""The tree of errors that a caller can meet. Each has a status, a stable code, a title; `web.py` alone makes HTTP of them.
+"""The tree of errors that a caller can meet. Each has a status, a stable code, a title; `problems.py` makes HTTP of them.
 
     RondoError                 500 internal
     ├── BadRequest             400 bad_request
@@ -9,7 +9,8 @@
     ├── TooLarge               413 too_large
     ├── UnsupportedMediaType   415 unsupported_media_type
     ├── Invalid                422 invalid_request, or a code that names it; `errors` lists the places
-    └── Unavailable            503 capacity, with Retry-After
+    ├── TooMany                429 capacity, with Retry-After: a limit of this key, session or workspace
+    └── Unavailable            503 capacity, with Retry-After: a limit of the service
 
 `LeaseLost` is not in the tree: no caller sees it. It ends the work of an owner that no longer owns a run.
 """
@@ -86,6 +87,13 @@ class Invalid(RondoError):
     ) -> None:
         listed = [{"loc": list(loc), "msg": msg} for loc, msg in errors] or [{"loc": [], "msg": detail}]
         super().__init__(detail, code=code, extra={"errors": listed})
+
+
+class TooMany(RondoError):
+    status, code, title = 429, "capacity", "Too many"
+
+    def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
+        super().__init__(detail, headers={"Retry-After": str(retry_after_seconds)})
 
 
 class Unavailable(RondoError):

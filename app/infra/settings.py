@@ -8,6 +8,7 @@ import base64
 import binascii
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 SHARED_NAMES = frozenset(
     {
@@ -98,8 +101,17 @@ class Settings(BaseModel):
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 1.0
     sweep_seconds: Annotated[float, Field(gt=0)] = 5.0
     drain_seconds: Annotated[float, Field(ge=0)] = 10.0
-    max_concurrent_runs: Annotated[int, Field(ge=1)] = 500
     idempotency_ttl_seconds: Annotated[int, Field(ge=60)] = 86_400
+
+    # limits: a process's own, then those that all processes share
+    max_concurrent_runs: Annotated[int, Field(ge=1)] = 500
+    max_streams: Annotated[int, Field(ge=1)] = 2_000
+    max_workspace_streams: Annotated[int, Field(ge=1)] | None = None
+    max_queued_runs: Annotated[int, Field(ge=0)] = 1_000
+    max_session_queued_runs: Annotated[int, Field(ge=0)] = 100
+    max_workspace_runs: Annotated[int, Field(ge=1)] | None = None
+    requests_per_second: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    request_burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
     # how it speaks
     unknown_names: tuple[str, ...] = ()
@@ -111,12 +123,23 @@ class Settings(BaseModel):
     def _networks(cls, value: Any) -> Any:
         if not isinstance(value, str) or value.lower() in {"true", "false"}:
             return value.lower() == "true" if isinstance(value, str) else value
-        return tuple(ipaddress.ip_network(part.strip(), strict=False) for part in value.split(",") if part.strip())
+        parts = [part.strip() for part in value.split(",")]
+        try:
+            return tuple(ipaddress.ip_network(part, strict=False) for part in parts if part)
+        except ValueError:
+            raise ValueError("true, false or networks like 10.0.0.0/8 are expected, several with commas") from None
 
     @field_validator("cors_origins", "result_keys", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(origin == "*" or _ORIGIN.fullmatch(origin) for origin in value):
+            raise ValueError("scheme://host or scheme://host:port is expected, several with commas, or * for any")
+        return value
 
     @field_validator("openai_base_url", "anthropic_base_url")
     @classmethod

@@ -31,6 +31,24 @@ SHORTENED = Counter(
     ["what"],
     registry=registry,
 )
+REFUSALS = Counter("rondo_refusals", "Requests refused for a limit, by limit.", ["limit"], registry=registry)
+REQUESTS = Counter(
+    "rondo_http_requests",
+    "Requests answered, by method, route and status.",
+    ["method", "route", "status"],
+    registry=registry,
+)
+REQUEST_SECONDS = Histogram(
+    "rondo_http_request_seconds", "Seconds from a request to the head of its answer.", ["method", "route"], registry=registry
+)
+DATABASE_UP = Gauge("rondo_database_up", "Whether PostgreSQL answered just now.", registry=registry)
+REDIS_UP = Gauge("rondo_redis_up", "Whether Redis answered just now.", registry=registry)
+POOL_CONNECTIONS = Gauge(
+    "rondo_pool_connections", "Connections to PostgreSQL, by pool and state.", ["pool", "state"], registry=registry
+)
+POOL_MOST = Gauge("rondo_pool_connections_most", "Connections that a pool may have.", ["pool"], registry=registry)
+QUEUED_RUNS = Gauge("rondo_queued_runs", "Runs of all processes that wait for a place in one.", registry=registry)
+QUEUE_WAIT = Gauge("rondo_queue_wait_seconds", "How long the first of them has waited.", registry=registry)
 EVENT_APPENDS = Counter("rondo_event_appends", "Groups of events written to the log.", registry=registry)
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from app.infra.database import driver_connection
 from app.memories import by_people, repository
 from app.memories.shapes import FoundMemories, MemoryCreate, MemoryPatch, MemoryRead, MemorySearch, memory_json
+from app.shapes import Listing
 from app.web import Axes, Db, HotDb, Idempotent, Paged, Service, body, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["memories"])
@@ -41,7 +42,7 @@ async def create_memory(
     return await once.create(db, make)
 
 
-@router.get("/memories")
+@router.get("/memories", response_model=Listing[MemoryRead])
 async def list_memories(
     caller: Service,
     named: Axes,

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.rules import repository
 from app.rules.models import RuleCreate, RulePatch, RuleRead, rule_json
-from app.shapes import JsonObject
+from app.shapes import JsonObject, Listing
 from app.web import Axes, Db, Idempotent, Paged, Service, body, database, json_response, listed
 
 router = APIRouter(prefix="/v1", tags=["rules"])
@@ -34,7 +34,7 @@ async def create_rule(
     return await once.create(db, make)
 
 
-@router.get("/rules")
+@router.get("/rules", response_model=Listing[RuleRead])
 async def list_rules(
     caller: Service, named: Axes, page: Paged, db: Db, session_id: Annotated[str | None, Query()] = None
 ) -> Response:

@@ -15,6 +15,7 @@ from app.providers.scripted import script_of
 from app.runs import repository, waiting
 from app.runs.compressor import Compressor
 from app.runs.preview import preview
+from app.runs.read_shapes import PromptRead, ScriptRead, TraceRead
 from app.runs.resolve import Resolved, Resolver
 from app.runs.service import RunService
 from app.runs.shapes import CLIENT_FIELDS, Compressing, RunCreate, RunRead, SessionRunCreate, run_json
@@ -24,8 +25,8 @@ from app.sessions import repository as sessions
 from app.sessions import summaries
 from app.sessions.endpoints import SessionInPath
 from app.sessions.history import content_tokens
-from app.sessions.models import MessagesImport, Session, message_json
-from app.shapes import JsonObject
+from app.sessions.models import Imported, MessagesImport, Session, message_json
+from app.shapes import JsonObject, Listing
 from app.web import (
     Caller,
     Follower,
@@ -35,6 +36,7 @@ from app.web import (
     Reader,
     Service,
     Starter,
+    Streaming,
     body,
     json_response,
     listed,
@@ -96,6 +98,7 @@ async def start_in_session(
     runs: Runs,
     resolver: Resolving,
     hot: HotDb,
+    place: Streaming,
 ) -> Response:
     if caller.kind == "client" and not wanted.model_fields_set <= CLIENT_FIELDS:
         raise Forbidden("A client token may say input, stream, background, on_conflict and metadata only.")
@@ -104,7 +107,7 @@ async def start_in_session(
         return resolver.in_session(session, wanted, await repository.known(hot, caller.workspace_id))
 
     how = wanted.model_dump(include={"stream", "background"}, exclude_none=True)
-    return await _start(runs, resolve, once, {**(session.config or {}), **how})
+    return await _start(runs, resolve, once, place, {**(session.config or {}), **how})
 
 
 @router.post(
@@ -119,24 +122,33 @@ async def start_alone(
     runs: Runs,
     resolver: Resolving,
     hot: HotDb,
+    place: Streaming,
 ) -> Response:
     async def resolve() -> Resolved:
         return resolver.alone(caller.workspace_id, wanted, await repository.known(hot, caller.workspace_id))
 
-    return await _start(runs, resolve, once, wanted.model_dump(include={"stream", "background"}))
+    return await _start(runs, resolve, once, place, wanted.model_dump(include={"stream", "background"}))
 
 
-async def _start(runs: RunService, resolve: Any, once: Idempotent, how: dict[str, Any]) -> Response:
-    started = await runs.start(resolve, once.idempotency)
+async def _start(runs: RunService, resolve: Any, once: Idempotent, place: Streaming, how: dict[str, Any]) -> Response:
+    async def resolve_with_a_place() -> Resolved:
+        """After idempotency was looked at, and before anything is accepted."""
+        if how.get("stream"):
+            place.take()
+        resolved: Resolved = await resolve()
+        return resolved
+
+    started = await runs.start(resolve_with_a_place, once.idempotency)
     headers = {"Idempotent-Replayed": "true"} if started.replayed else {}
     if how.get("stream"):
+        place.take()
         return event_stream(runs.frames(started.row, 0), {**headers, "Rondo-Run": started.row["id"]})
     if how.get("background"):
         return json_response(run_json(started.row), 202, headers)
     return json_response(run_json(await runs.wait(started.row)), 200, headers)
 
 
-@router.get("/runs")
+@router.get("/runs", response_model=Listing[RunRead])
 async def list_runs(
     caller: Reader,
     page: Paged,
@@ -171,12 +183,18 @@ async def get_run(caller: Reader, run: RunInPath) -> Response:
 
 @router.get("/runs/{run_id}/events")
 async def follow_run(
-    request: Request, caller: Follower, run: RunInPath, runs: Runs, after: Annotated[str | None, Query()] = None
+    request: Request,
+    caller: Follower,
+    run: RunInPath,
+    runs: Runs,
+    place: Streaming,
+    after: Annotated[str | None, Query()] = None,
 ) -> Response:
     seq = _seq(request.headers.get("last-event-id") or after)
     await runs.check_seq(run, seq)
     if run["last_seq"] is not None and seq >= run["last_seq"]:
         return Response(status_code=204)
+    place.take()
     return event_stream(runs.frames(run, seq))
 
 
@@ -188,12 +206,12 @@ def _seq(text: str | None) -> int:
     return int(text)
 
 
-@router.get("/runs/{run_id}/trace")
+@router.get("/runs/{run_id}/trace", response_model=TraceRead)
 async def get_trace(caller: Reader, run: RunInPath, hot: HotDb) -> Response:
     return json_response({"iterations": await repository.trace(hot, run["id"])})
 
 
-@router.get("/runs/{run_id}/script")
+@router.get("/runs/{run_id}/script", response_model=ScriptRead)
 async def get_script(caller: Service, run: RunInPath, hot: HotDb) -> Response:
     replies = [reply_of(stored) for stored in await repository.stored_replies(hot, run["id"])]
     return json_response({"script": script_of(replies)})
@@ -218,7 +236,7 @@ async def give_results(
     return json_response(run_json(await runs.carry_on(*await waiting.supply(runs.pool, run["id"], given))))
 
 
-@router.get("/sessions/{session_id}/prompt")
+@router.get("/sessions/{session_id}/prompt", response_model=PromptRead)
 async def preview_prompt(
     request: Request,
     caller: Service,
@@ -231,7 +249,7 @@ async def preview_prompt(
     return json_response(await preview(hot, request.app.state.prompts, turn, resolver.tools_of(session)))
 
 
-@router.post("/sessions/{session_id}/messages", status_code=201)
+@router.post("/sessions/{session_id}/messages", status_code=201, response_model=Imported)
 async def import_messages(
     request: Request,
     caller: Service,

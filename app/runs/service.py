@@ -19,6 +19,7 @@ from app.infra.redis import RedisAway
 from app.infra.telemetry import log
 from app.loop.messages import ACTIVE_STATUSES, RunStatus
 from app.runs import lease, repository
+from app.runs.admission import Admission
 from app.runs.following import Reader, reached, rest
 from app.runs.lease import Lease
 from app.runs.prompt import input_content, input_message
@@ -46,9 +47,15 @@ class RunService:
     """One per process. What it accepts stands in the database before anything is answered."""
 
     def __init__(
-        self, pool: Pool, runner: Runner, supervisor: Supervisor, event_log: EventLog, lease_seconds: float
+        self,
+        pool: Pool,
+        runner: Runner,
+        supervisor: Supervisor,
+        event_log: EventLog,
+        admission: Admission,
+        lease_seconds: float,
     ) -> None:
-        self.pool = pool
+        self.pool, self._admission = pool, admission
         self._runner, self._supervisor, self._log = runner, supervisor, event_log
         self._lease_seconds = lease_seconds
         self._interrupting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -67,13 +74,10 @@ class RunService:
         resolved = await resolve()
         for _ in range(_STARTS):
             since = monotonic()
-            if idempotency is None and self._is_simple(resolved):
-                row = await self._start_at_once(self.pool, resolved)
-                started = None if row is None else Started(row, since)
-            else:
-                started = await self._start_carefully(resolved, idempotency, since)
-            if started is not None:
-                return await self._set_going(started, resolved)
+            with self._supervisor.place(newcomer=True) as has_place:
+                started = await self._accept(resolved, idempotency, has_place, since)
+                if started is not None:
+                    return await self._set_going(started, resolved)
             await self._make_room(resolved)
         raise Conflict("The session is too busy to interrupt.", code="run_in_progress")
 
@@ -84,8 +88,15 @@ class RunService:
         run = await connection.fetchrow("SELECT * FROM runs WHERE id = $1", row["run_id"])
         return Started(run, replayed=True)
 
-    def _is_simple(self, resolved: Resolved) -> bool:
-        return self._supervisor.has_room and resolved.on_conflict != "queue"
+    async def _accept(
+        self, resolved: Resolved, idempotency: Idempotency | None, has_place: bool, since: float
+    ) -> Started | None:
+        """None for a busy session. Raises TooMany or Unavailable where nothing more may be accepted."""
+        if idempotency is not None or not has_place or resolved.on_conflict == "queue":
+            return await self._start_carefully(resolved, idempotency, has_place, since)
+        await self._admission.check(self.pool, resolved.row["workspace_id"], 0, has_place)
+        row = await self._start_at_once(self.pool, resolved)
+        return None if row is None else Started(row, since)
 
     async def _start_at_once(self, db: Connection | Pool, resolved: Resolved) -> asyncpg.Record | None:
         row, now, claim = resolved.row, clock.now(), lease.new_claim()
@@ -102,7 +113,9 @@ class RunService:
         except asyncpg.ForeignKeyViolationError:
             raise NotFound() from None
 
-    async def _start_carefully(self, resolved: Resolved, idempotency: Idempotency | None, since: float) -> Started | None:
+    async def _start_carefully(
+        self, resolved: Resolved, idempotency: Idempotency | None, has_place: bool, since: float
+    ) -> Started | None:
         """In one transaction: the key, the session's lock, the run, queued where it must wait."""
         session_id = resolved.row["session_id"]
         async with self.pool.acquire() as connection, connection.transaction():
@@ -113,7 +126,8 @@ class RunService:
             active = await repository.active_runs(connection, session_id) if session_id is not None else []
             if active and resolved.on_conflict != "queue":
                 return None
-            if active or not self._supervisor.has_room:
+            await self._admission.check(connection, resolved.row["workspace_id"], len(active), has_place)
+            if active or not has_place:
                 row = await repository.queue(connection, resolved.row, clock.now())
             else:
                 row = await self._start_at_once(connection, resolved)

@@ -56,7 +56,7 @@ RETURNING *
 
 _IS_JOINABLE = "status = 'queued' AND claim IS NULL AND cancel_requested_at IS NULL AND join_key IS NOT NULL"
 
-# $1 run, $2 created_at, $3 wake_at, $4 reserved seq: a run that starts later; no row: one with this join_key is queued already
+# $1 run, $2 created_at, $3 wake_at, $4 reserved seq: a run that starts later; no row: one of this join_key is queued
 QUEUE_UNTIL = f"""
 {_INSERT_RUN.removesuffix(")")}, wake_at)
 SELECT {_RUN_FIELDS}, 'queued', NULL, 0, NULL, $2, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, $4, $3 FROM {_NEW_RUN} AS new

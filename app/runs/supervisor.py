@@ -4,7 +4,8 @@ It also finds runs that nobody works on (their owner died, or their wake-up was 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from time import monotonic
@@ -65,6 +66,8 @@ class Supervisor:
         self._heartbeat_seconds, self._sweep_seconds = heartbeat_seconds, sweep_seconds
         self._max = max_concurrent_runs
         self._running: dict[str, _Running] = {}
+        self._reserved = self._promised = 0
+        self._refilling = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._follow_ups: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -72,7 +75,21 @@ class Supervisor:
 
     @property
     def has_room(self) -> bool:
-        return not self._draining and len(self._running) < self._max
+        return not self._draining and len(self._running) + self._reserved < self._max
+
+    @contextlib.contextmanager
+    def place(self, *, newcomer: bool) -> Iterator[bool]:
+        """Keep a place for a run that is about to be claimed, so that many at once do not all see the same one as free.
+
+        Gives False when there is none. A newcomer does not get those that are promised to whoever waited.
+        """
+        promised = self._promised if newcomer else 0
+        has_place = self.has_room and len(self._running) + self._reserved + promised < self._max
+        self._reserved += has_place
+        try:
+            yield has_place
+        finally:
+            self._reserved -= has_place
 
     def start(self) -> None:
         self._tasks = [
@@ -157,15 +174,25 @@ class Supervisor:
         async def work() -> None:
             if next_run_id is not None:
                 await self.take(next_run_id)
-            if was_full and self.has_room:
-                await self.sweep()
+            if was_full:
+                await self._refill()
 
+        self._promised += was_full
         self._spawn(work)
 
     def _spawn(self, work: Callable[[], Awaitable[Any]]) -> None:
         task = asyncio.create_task(self._guarded(work), name="follow-up")
         self._follow_ups.add(task)
         task.add_done_callback(self._follow_ups.discard)
+
+    async def _refill(self) -> None:
+        """One at a time, until nobody waits or no place is left: others may have become free meanwhile."""
+        try:
+            async with self._refilling:
+                while self.has_room and await self.sweep():
+                    pass
+        finally:
+            self._promised -= 1
 
     async def wait(self, run_id: str, seconds: float | None = None) -> bool:
         """Wait until this process has ended a run, or leaves; False when it has no such run. Who waits may go away."""
@@ -197,17 +224,18 @@ class Supervisor:
         return await self._claim(run_id, beyond_limit=beyond_limit)
 
     async def _claim(self, run_id: str, *, beyond_limit: bool = False) -> bool:
-        if not (self.has_room or (beyond_limit and not self._draining)) or run_id in self._running:
-            return False
-        since = monotonic()
-        row = await lease.claim(self._pool, run_id, self._lease_seconds)
-        if row is None:
-            return False
-        owned = Owned(row, self._lease_of(row, since))
-        if row["cancel_requested_at"] is not None:
-            await self._end(owned)
-        else:
-            self.own(owned)
+        with self.place(newcomer=False) as has_place:
+            if not (has_place or (beyond_limit and not self._draining)) or run_id in self._running:
+                return False
+            since = monotonic()
+            row = await lease.claim(self._pool, run_id, self._lease_seconds)
+            if row is None:
+                return False
+            owned = Owned(row, self._lease_of(row, since))
+            if row["cancel_requested_at"] is None:
+                self.own(owned)
+                return True
+        await self._end(owned)
         return True
 
     def _lease_of(self, row: asyncpg.Record, since: float) -> lease.Lease:
@@ -274,12 +302,12 @@ class Supervisor:
         tasks = [running.task for running in self._running.values()]
         await asyncio.gather(*self._tasks, *tasks, *self._follow_ups, return_exceptions=True)
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             await self._guarded(work)
 
-    async def _guarded(self, work: Callable[[], Awaitable[Any]]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
         """A database out of reach is told and tried again at the next turn: what must be done stands in it."""
         try:
             await work()
@@ -311,17 +339,18 @@ class Supervisor:
         for run_id, gone in (await lease.cancel_requested(self._pool, list(self._running))).items():
             self.cancel(run_id, Stop.LOST if gone else Stop.CANCEL)
 
-    async def sweep(self) -> None:
-        """Carry on what nobody works on."""
-        room = self._max - len(self._running)
+    async def sweep(self) -> int:
+        """Carry on what nobody works on; returns how many runs were taken."""
+        room, taken = self._max - len(self._running), 0
         if room <= 0:
-            return
+            return 0
         for run_id in await lease.abandoned(self._pool, min(room, 100)):
             if not self.has_room:
-                return
+                break
             try:
-                await self._claim(run_id)
+                taken += await self._claim(run_id)
             except Exception as error:
                 if is_out_of_reach(error):
                     raise
                 log.exception("run_not_taken", run_id=run_id)  # it must not keep the others from being taken
+        return taken

@@ -11,6 +11,7 @@ from app.infra.errors import NotFound
 from app.scope import Reference
 from app.sessions import repository, tokens
 from app.sessions.models import (
+    MessageRead,
     Session,
     SessionCreate,
     SessionFields,
@@ -18,6 +19,7 @@ from app.sessions.models import (
     message_json,
     session_json,
 )
+from app.shapes import Listing
 from app.web import Axes, Db, HotDb, Idempotent, Paged, Reader, Service, body, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["sessions"])
@@ -55,7 +57,7 @@ async def create_session(
     return await once.create_hot(hot, make)
 
 
-@router.get("/sessions")
+@router.get("/sessions", response_model=Listing[SessionRead])
 async def list_sessions(
     caller: Service, named: Axes, page: Paged, db: Db, agent_id: Annotated[str | None, Query()] = None
 ) -> Response:
@@ -76,7 +78,7 @@ async def change_session(
     return json_response(session_json(await repository.update(db, session, wanted.as_columns())))
 
 
-@router.get("/sessions/{session_id}/messages")
+@router.get("/sessions/{session_id}/messages", response_model=Listing[MessageRead])
 async def list_messages(caller: Reader, session: SessionInPath, page: Paged, hot: HotDb) -> Response:
     rows = await repository.list_messages(hot, session.id, page)
     rows, cursor = page.cut(rows, lambda row: row["position"])

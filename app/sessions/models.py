@@ -218,3 +218,7 @@ class MessageRead(BaseModel):
     tool_calls: list[JsonObject]
     tool_call_id: str | None
     created_at: str
+
+
+class Imported(BaseModel):
+    data: list[MessageRead]

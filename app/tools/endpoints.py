@@ -8,11 +8,12 @@ from pydantic import BaseModel
 from app.infra.crypto import Crypto
 from app.infra.errors import Invalid
 from app.outbound.address_guard import AddressGuard, RefusedAddress
+from app.shapes import Listing
 from app.tools import repository
 from app.tools.headers import check_headers
 from app.tools.models import TOOL_NAME, ToolPut, ToolRead, tool_json
 from app.tools.schema import compile_schema
-from app.tools.trial import ToolTrial, try_tool
+from app.tools.trial import ToolTrial, TrialRead, try_tool
 from app.web import Db, Idempotent, Paged, Service, body, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["tools"])
@@ -68,7 +69,7 @@ def _invalid(field: str, reason: str) -> Invalid:
     return Invalid(f"{field}: {reason}.", errors=[(("body", field), reason)])
 
 
-@router.get("/tools")
+@router.get("/tools", response_model=Listing[ToolRead])
 async def list_tools(request: Request, caller: Service, page: Paged, db: Db) -> Response:
     rows, cursor = page.cut(await repository.list_tools(db, caller.workspace_id, page), repository.cursor_of)
     return listed([_shown(request, row) for row in rows], cursor)
@@ -88,7 +89,7 @@ async def delete_tool(caller: Service, name: str, db: Db) -> None:
     await db.delete(await repository.get(db, caller.workspace_id, name))
 
 
-@router.post("/tools/{name}/test")
+@router.post("/tools/{name}/test", response_model=TrialRead)
 async def test_tool(
     request: Request, caller: Service, tool: ToolInPath, wanted: Annotated[ToolTrial, body(ToolTrial)]
 ) -> Response:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 from app.infra import ids
 from app.infra.crypto import Crypto
@@ -13,9 +14,10 @@ from app.loop.turn import Limits
 from app.outbound.sender import Sender
 from app.scope import Reference
 from app.shapes import JsonObject, Shape
+from app.tools.answers import masked
 from app.tools.schema import compiled
 from app.tools.toolbox import target_of
-from app.tools.webhook import RunIdentity, exchange
+from app.tools.webhook import RunIdentity, exchange, sent_secrets
 
 MASK = "********"
 
@@ -28,6 +30,29 @@ class ToolTrial(Shape):
     tenant: Reference | None = None
     subject: Reference | None = None
     member: Reference | None = None
+
+
+class SentRequest(BaseModel):
+    """`headers` hides the values of the tool's own."""
+
+    headers: dict[str, str]
+    body: str
+
+
+class GotResponse(BaseModel):
+    status: int
+    body: str
+    seconds: float
+
+
+class TrialRead(BaseModel):
+    """`response` is null where no whole answer came; `cause` then tells why."""
+
+    request: SentRequest
+    response: GotResponse | None
+    result: Any
+    outcome: str
+    cause: str | None
 
 
 async def try_tool(crypto: Crypto, sender: Sender, row: Any, wanted: ToolTrial) -> JsonObject:
@@ -51,7 +76,7 @@ async def try_tool(crypto: Crypto, sender: Sender, row: Any, wanted: ToolTrial) 
         "request": {"headers": headers, "body": done.request_body.decode()},
         "response": None if answer is None else {
             "status": answer.status,
-            "body": answer.body.decode(errors="replace").replace("\x00", ""),
+            "body": masked(answer.body.decode(errors="replace").replace("\x00", ""), sent_secrets(target)),
             "seconds": answer.seconds,
         },
         "result": result.result,

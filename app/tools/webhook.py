@@ -105,10 +105,10 @@ def _may_be_mended_by_time(got: Answer | SendFailure) -> bool:
 def _result(target: WebhookTarget, got: Answer | SendFailure) -> ToolResult:
     if isinstance(got, SendFailure):
         return failed(target.name, str(got), status=got.status)
-    return result_of(target.name, got, hidden=_secrets(target))
+    return result_of(target.name, got, hidden=sent_secrets(target))
 
 
-def _secrets(target: WebhookTarget) -> Iterator[str]:
+def sent_secrets(target: WebhookTarget) -> Iterator[str]:
     """All that was sent and is nobody's business, the longest form of each first (`Bearer x`, then `x`)."""
     for value in (*target.secrets, *target.headers.values()):
         for part in (value, *value.split()):

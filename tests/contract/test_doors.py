@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from app import main
+from app import request_log
 from app.auth import repository as keys
 from tests.api import TENANT, Api, schema
 
@@ -505,7 +505,7 @@ class TestInternalErrors:
 
         monkeypatch.setattr(keys, "list_workspaces", broken)
         logged = Mock()
-        monkeypatch.setattr(main, "log", logged)
+        monkeypatch.setattr(request_log, "log", logged)
         response = await admin.call("GET", "/v1/workspaces")
         assert logged.error.call_args.kwargs["exc_info"] is not None
         document = problem(response, 500, "internal")
