@@ -162,7 +162,7 @@ def _join(
     runs = RunService(pool, runner, supervisor, event_log, admission, settings.lease_seconds)
     resolver = Resolver(settings, catalog)
     agents = AgentService(pool, runs, resolver, settings.agent_failures)
-    supervisor.also_every(settings.sweep_seconds, agents.scheduler.sweep)
+    supervisor.also_every(settings.sweep_seconds, agents.scheduler.start_due)
     supervisor.also_every(settings.sweep_seconds, agents.children.mend)
     per_second = settings.requests_per_second
     return Process(

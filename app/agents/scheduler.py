@@ -12,7 +12,7 @@ from app.agents.schedule import COUNTED, Due, Schedule
 from app.agents.triggers import Occasion, Triggered, Triggers, skip
 from app.infra.database import Connection, Pool
 from app.infra.reach import is_out_of_reach
-from app.infra.telemetry import QUEUED_RUNS, log
+from app.infra.telemetry import log
 
 _DUE = """
 SELECT *, coalesce($1::timestamptz, now()) AS looked_at FROM agents
@@ -21,7 +21,6 @@ SELECT *, coalesce($1::timestamptz, now()) AS looked_at FROM agents
 """
 _SETTLE = "UPDATE agents SET cron_after = $2, next_at = $3, cron_run_id = coalesce($4, cron_run_id) WHERE id = $1"
 _IS_ACTIVE = "SELECT true FROM runs WHERE id = $1 AND status IN ('queued', 'running', 'waiting')"
-_QUEUED = "SELECT count(*) FROM runs WHERE status = 'queued' AND (wake_at IS NULL OR wake_at <= now())"
 
 
 class Scheduler:
@@ -29,11 +28,6 @@ class Scheduler:
 
     def __init__(self, pool: Pool, triggers: Triggers) -> None:
         self._pool, self._triggers = pool, triggers
-
-    async def sweep(self) -> None:
-        """What is done every few seconds: start what is due, and measure how many runs wait for a place."""
-        await self.start_due()
-        QUEUED_RUNS.set(await self._pool.fetchval(_QUEUED))
 
     async def start_due(self, now: datetime | None = None) -> None:
         """Settle the slots that have come: by the database's clock, or as if it was `now`."""

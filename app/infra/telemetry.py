@@ -12,7 +12,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("rondo")
 registry = CollectorRegistry()
 RUNS = Counter("rondo_runs", "Runs ended, by status and finish reason.", ["status", "reason"], registry=registry)
 ACTIVE_RUNS = Gauge("rondo_active_runs", "Runs under way in this process.", registry=registry)
-QUEUED_RUNS = Gauge("rondo_queued_runs", "Runs that are due and wait for a place, in all processes.", registry=registry)
 OPEN_STREAMS = Gauge("rondo_open_streams", "Event streams open in this process.", registry=registry)
 TOOL_CALLS = Counter("rondo_tool_calls", "Tool calls, by outcome.", ["outcome"], registry=registry)
 MODEL_CALLS = Counter("rondo_model_calls", "Attempts at model calls, by result.", ["result"], registry=registry)
@@ -47,7 +46,9 @@ POOL_CONNECTIONS = Gauge(
     "rondo_pool_connections", "Connections to PostgreSQL, by pool and state.", ["pool", "state"], registry=registry
 )
 POOL_MOST = Gauge("rondo_pool_connections_most", "Connections that a pool may have.", ["pool"], registry=registry)
-QUEUED_RUNS = Gauge("rondo_queued_runs", "Runs of all processes that wait for a place in one.", registry=registry)
+QUEUED_RUNS = Gauge(
+    "rondo_queued_runs", "Runs of all processes that are due and wait for a place in one.", registry=registry
+)
 QUEUE_WAIT = Gauge("rondo_queue_wait_seconds", "How long the first of them has waited.", registry=registry)
 EVENT_APPENDS = Counter("rondo_event_appends", "Groups of events written to the log.", registry=registry)
 

@@ -7,7 +7,7 @@ from app.infra.errors import TooMany, Unavailable
 from app.infra.telemetry import REFUSALS
 
 # a queued run whose turn it is: nothing but a place in a process is missing
-_WAITS = """status = 'queued' AND (session_id IS NULL OR NOT EXISTS (
+_WAITS = """status = 'queued' AND (wake_at IS NULL OR wake_at <= now()) AND (session_id IS NULL OR NOT EXISTS (
   SELECT 1 FROM runs AS other WHERE other.session_id = runs.session_id AND other.id <> runs.id
      AND (other.status IN ('running', 'waiting') OR (other.status = 'queued' AND other.id < runs.id))))"""
 
@@ -17,11 +17,12 @@ _QUEUED_AT_MOST = f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {_WAITS} LIMI
 # $1 workspace_id, $2 as many are enough to know
 _UNFINISHED_AT_MOST = """
 SELECT count(*) FROM (
-  SELECT 1 FROM runs WHERE workspace_id = $1 AND status IN ('queued', 'running') LIMIT $2) AS few
+  SELECT 1 FROM runs
+   WHERE workspace_id = $1 AND status IN ('queued', 'running') AND (wake_at IS NULL OR wake_at <= now()) LIMIT $2) AS few
 """
 
 _QUEUE_STATE = f"""
-SELECT count(*) AS waiting, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_seconds
+SELECT count(*) AS waiting, coalesce(extract(epoch FROM now() - min(coalesce(wake_at, created_at))), 0)::float8 AS oldest_seconds
   FROM runs WHERE {_WAITS}
 """
 
