@@ -22,7 +22,8 @@ SELECT count(*) FROM (
 """
 
 _QUEUE_STATE = f"""
-SELECT count(*) AS waiting, coalesce(extract(epoch FROM now() - min(coalesce(wake_at, created_at))), 0)::float8 AS oldest_seconds
+SELECT count(*) AS waiting,
+       coalesce(extract(epoch FROM now() - min(coalesce(wake_at, created_at))), 0)::float8 AS oldest_seconds
   FROM runs WHERE {_WAITS}
 """
 
