@@ -8,38 +8,30 @@ from typing import Any
 
 from app.agents.service import AgentService
 from app.auth.tokens import authenticate
-from app.custom_providers import repository as custom_providers
 from app.events.hub import Hub
 from app.events.log import EventLog, Room
 from app.infra import redis as redis_client
 from app.infra.crypto import Crypto
-from app.infra.database import Database, Pool, connect
+from app.infra.database import Database, connect
 from app.infra.queue import JobQueue
 from app.infra.settings import Settings, SettingsError, parse_encryption_keys
 from app.infra.token_bucket import TokenBuckets
 from app.limits import StreamPlaces
-from app.loop.ports import Emit
-from app.memories.recall import Recalled, recall
 from app.outbound.address_guard import AddressGuard
 from app.outbound.connector import guarded_connector
 from app.outbound.sender import Sender
-from app.providers.catalog import BUILT_IN, Catalog
-from app.providers.tokens import count_tokens, install_vocabulary, load
+from app.providers.catalog import Catalog
+from app.providers.tokens import install_vocabulary, load
 from app.providers.transport import http_client
-from app.rules.block import rules_block
-from app.rules.repository import applying as applying_rules
 from app.runs.admission import Admission
 from app.runs.compressor import Compressor
 from app.runs.hooks import load_hooks
-from app.runs.prompt import PromptBuilder, PromptSources
-from app.runs.resolve import Resolver, scope_of
+from app.runs.prompt import PromptBuilder
+from app.runs.resolve import Resolver
 from app.runs.runner import Runner, RunTools
 from app.runs.service import RunService
-from app.runs.side_calls import ModelPort
 from app.runs.supervisor import Supervisor
-from app.scope import Scope
-from app.tools.toolbox import open_toolbox
-from app.tools.webhook import RunIdentity
+from app.sources import models_source, prompt_sources, tools_source
 from app.web import Authenticate
 
 
@@ -126,22 +118,13 @@ def _join(
     assert settings.encryption_keys is not None
     pool, crypto = database.pool, Crypto(parse_encryption_keys(settings.encryption_keys))
 
-    async def toolbox_for(run: Any) -> RunTools:
-        identity = RunIdentity(
-            run_id=run["id"], session_id=run["session_id"], agent_id=run["agent_id"], context=run["request"]["context"],
-            **scope_of(run),
-        )  # fmt: skip
-        toolbox = await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
-        return await agents.children.with_agents(toolbox, run)
+    own_tools, model_for = tools_source(pool, crypto, sender), models_source(pool, crypto, catalog)
 
-    async def model_for(run: Any, emit: Emit, attempts_made: int) -> ModelPort:
-        request = run["request"]
-        named = {model.partition("/")[0] for model in request["models"]}.difference(BUILT_IN)
-        accounts = await custom_providers.accounts(pool, crypto, run["workspace_id"], named) if named else {}
-        return ModelPort(catalog.provider(request, accounts, emit, attempts_made), catalog.window(request, accounts))
+    async def toolbox_for(run: Any) -> RunTools:
+        return await agents.children.with_agents(await own_tools(run), run)
 
     hooks = None if settings.hooks is None else load_hooks(settings.hooks)
-    prompts = PromptBuilder(pool, _prompt_sources(pool))
+    prompts = PromptBuilder(pool, prompt_sources(pool))
     compressor = Compressor(pool, model_for, queue, settings.lease_seconds)
     # agents start runs and lend themselves to runs: what a run's end asks of them is only called once they are there
     runner = Runner(
@@ -184,15 +167,3 @@ def _join(
         buckets=None if per_second is None else TokenBuckets(event_log.line, per_second, settings.request_burst),
         stream_places=StreamPlaces(settings.max_streams, settings.max_workspace_streams),
     )
-
-
-def _prompt_sources(pool: Pool) -> PromptSources:
-    """What stands above and below a system prompt, from the domains that keep it."""
-
-    async def rules(workspace_id: str, scope: Scope) -> str | None:
-        return rules_block(await applying_rules(pool, workspace_id, scope))
-
-    async def memories(workspace_id: str, scope: Scope, query: str, max_tokens: int) -> Recalled:
-        return await recall(pool, workspace_id, scope, query, max_tokens, count_tokens)
-
-    return PromptSources(rules, memories)

@@ -162,11 +162,7 @@ class Supervisor:
         on_end = self._on_end
         if on_end is None or (row["agent_id"] is None and row["parent_run_id"] is None):
             return
-
-        async def tell_end() -> None:
-            await on_end(row)
-
-        self._spawn(tell_end)
+        self._spawn(lambda: on_end(row))
 
     def _follow_up(self, next_run_id: str | None, was_full: bool) -> None:
         """Start the session's next run (or this one again), and those that waited for a place in this process."""
@@ -298,8 +294,6 @@ class Supervisor:
         tasks = [running.task for running in self._running.values()]
         for run_id in list(self._running):
             self.cancel(run_id, Stop.DRAIN)
-        # a run that went on may have started a child meanwhile
-        tasks = [running.task for running in self._running.values()]
         await asyncio.gather(*self._tasks, *tasks, *self._follow_ups, return_exceptions=True)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:

@@ -1,0 +1,59 @@
+"""Where a run has its tools, its model and what stands around its conversation from: a function each, over the domains."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.custom_providers import repository as custom_providers
+from app.infra.crypto import Crypto
+from app.infra.database import Pool
+from app.loop.ports import Emit
+from app.memories.recall import Recalled, recall
+from app.outbound.sender import Sender
+from app.providers.catalog import BUILT_IN, Catalog
+from app.providers.tokens import count_tokens
+from app.rules.block import rules_block
+from app.rules.repository import applying as applying_rules
+from app.runs.prompt import PromptSources
+from app.runs.resolve import scope_of
+from app.runs.runner import ToolboxFor
+from app.runs.side_calls import ModelFor, ModelPort
+from app.scope import Scope
+from app.tools.toolbox import Toolbox, open_toolbox
+from app.tools.webhook import RunIdentity
+
+
+def tools_source(pool: Pool, crypto: Crypto, sender: Sender) -> ToolboxFor:
+    """The webhooks and client tools that a run names."""
+
+    async def toolbox_for(run: Mapping[str, Any]) -> Toolbox:
+        identity = RunIdentity(
+            run_id=run["id"], session_id=run["session_id"], agent_id=run["agent_id"], context=run["request"]["context"],
+            **scope_of(run),
+        )  # fmt: skip
+        return await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
+
+    return toolbox_for
+
+
+def models_source(pool: Pool, crypto: Crypto, catalog: Catalog) -> ModelFor:
+    """The models that a run names, with the accounts of its workspace."""
+
+    async def model_for(run: Mapping[str, Any], emit: Emit, attempts_made: int) -> ModelPort:
+        request = run["request"]
+        named = {model.partition("/")[0] for model in request["models"]}.difference(BUILT_IN)
+        accounts = await custom_providers.accounts(pool, crypto, run["workspace_id"], named) if named else {}
+        return ModelPort(catalog.provider(request, accounts, emit, attempts_made), catalog.window(request, accounts))
+
+    return model_for
+
+
+def prompt_sources(pool: Pool) -> PromptSources:
+    """What stands above and below a system prompt: rules and memories."""
+
+    async def rules(workspace_id: str, scope: Scope) -> str | None:
+        return rules_block(await applying_rules(pool, workspace_id, scope))
+
+    async def memories(workspace_id: str, scope: Scope, query: str, max_tokens: int) -> Recalled:
+        return await recall(pool, workspace_id, scope, query, max_tokens, count_tokens)
+
+    return PromptSources(rules, memories)
