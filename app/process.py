@@ -96,7 +96,8 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
         sender = await stack.enter_async_context(Sender(guard))
         queue = JobQueue(settings.redis_url)
         stack.push_async_callback(queue.close)
-        process = _join(settings, database, redis, event_log, queue, Catalog(http, guarded, settings), guard, sender)
+        crypto, catalog = Crypto(parse_encryption_keys(settings.encryption_keys)), Catalog(http, guarded, settings)
+        process = _join(settings, database, redis, crypto, event_log, queue, catalog, guard, sender)
         hub.start(process.supervisor.hear)
         yield process
 
@@ -109,15 +110,14 @@ def _join(
     settings: Settings,
     database: Database,
     redis: Any,
+    crypto: Crypto,
     event_log: EventLog,
     queue: JobQueue,
     catalog: Catalog,
     guard: AddressGuard,
     sender: Sender,
 ) -> Process:
-    assert settings.encryption_keys is not None
-    pool, crypto = database.pool, Crypto(parse_encryption_keys(settings.encryption_keys))
-
+    pool = database.pool
     own_tools, model_for = tools_source(pool, crypto, sender), models_source(pool, crypto, catalog)
 
     async def toolbox_for(run: Any) -> RunTools:
@@ -145,9 +145,8 @@ def _join(
     runs = RunService(pool, runner, supervisor, event_log, admission, settings.lease_seconds)
     resolver = Resolver(settings, catalog)
     agents = AgentService(pool, runs, resolver, settings.agent_failures)
-    supervisor.also_every(settings.sweep_seconds, agents.scheduler.start_due)
-    supervisor.also_every(settings.sweep_seconds, agents.children.mend)
-    per_second = settings.requests_per_second
+    for duty in (agents.scheduler.start_due, agents.children.mend):
+        supervisor.also_every(settings.sweep_seconds, duty)
     return Process(
         settings=settings,
         database=database,
@@ -164,6 +163,11 @@ def _join(
         resolver=resolver,
         agents=agents,
         authenticate=lambda key: authenticate(pool, key),
-        buckets=None if per_second is None else TokenBuckets(event_log.line, per_second, settings.request_burst),
+        buckets=_buckets(settings, event_log.line),
         stream_places=StreamPlaces(settings.max_streams, settings.max_workspace_streams),
     )
+
+
+def _buckets(settings: Settings, line: redis_client.Line) -> TokenBuckets | None:
+    per_second = settings.requests_per_second
+    return None if per_second is None else TokenBuckets(line, per_second, settings.request_burst)

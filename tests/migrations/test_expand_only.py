@@ -4,6 +4,7 @@ Every revision after the first is compared with the one before it, as PostgreSQL
 still there and as it was, and whatever it inserts, into the columns it knows, is still taken.
 """
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -56,12 +57,18 @@ def breaks(before: Schema, after: Schema) -> list[str]:
         if is_new and not column.nullable and column.default is None:
             found.append(f"{table}.{name} is new, not null, and has no default")
     for name, (table, definition) in after.rules.items():
-        if table in tables and before.rules.get(name) != (table, definition):
+        if table in tables and before.rules.get(name) != (table, definition) and not _is_of_new(before, table, definition):
             found.append(f"{table} has a new rule: {name} {definition}")
     for name, (table, definition) in before.rules.items():
         if name not in after.rules and definition.startswith(("PRIMARY KEY", "UNIQUE", "btree")):
             found.append(f"{table} has lost {name}, which an ON CONFLICT may name")
     return found
+
+
+def _is_of_new(before: Schema, table: str, definition: str) -> bool:
+    """Whether a unique index is over new columns alone: null in all that older code writes, and nulls never collide."""
+    over = re.match(r"btree \(([^()]+)\)", definition)
+    return over is not None and all((table, name.strip()) not in before.columns for name in over.group(1).split(","))
 
 
 _WIDER = {("character varying", "text"), ("text", "character varying"), ("integer", "bigint"), ("real", "double precision")}
@@ -167,6 +174,7 @@ class TestTheComparison:
             changed({}, runs_model_key=("runs", "UNIQUE (model)")),
             changed({}, runs_check=("runs", "CHECK (model <> '')")),
             changed({}, runs_pkey=("runs", "PRIMARY KEY (id, model)")),
+            changed({("runs", "key"): Column("text", True)}, runs_key=("runs", "btree (key, model)")),
             replace(BEFORE, rules={}),
         ],
     )
@@ -181,6 +189,7 @@ class TestTheComparison:
             changed({("runs", "more"): Column("integer", False, "0")}),
             changed({("agents", "id"): Column("text", False)}, agents_pkey=("agents", "PRIMARY KEY (id)")),
             changed({("runs", "id"): Column("text", True)}),
+            changed({("runs", "key"): Column("text", True)}, runs_key=("runs", "btree (key) WHERE (key IS NOT NULL)")),
         ],
     )
     def test_what_only_adds_passes(self, after: Schema) -> None:
