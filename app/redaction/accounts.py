@@ -35,6 +35,7 @@ _ISSUERS = (
 _RARE = re.compile("4|50|5[678]|6304|6759|676[1-3]")
 _CARD_CUE = re.compile(r"tarjeta|\bcard|visa|mastercard|maestro|carte|karte|cartao|carta\b|credit|debit")
 
+_LONG_WORD = re.compile("[A-Za-z0-9]{14}")
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_CANDIDATE = re.compile(rf"(?<![^\W_])[13LMTDA9r][{_BASE58}]{{24,34}}(?![^\W_])")
 _BASE58_VERSIONS = frozenset((0x00, 0x05, 0x1E, 0x16, 0x30, 0x32, 0x41))
@@ -92,6 +93,8 @@ def _issued(digits: str, text: str, start: int) -> bool:
 
 def coins(text: str) -> Iterator[Span]:
     """Base58Check and Bech32 by their checksums, Ethereum by its shape."""
+    if not _LONG_WORD.search(text):
+        return
     for match in _ETHEREUM.finditer(text):
         yield Span(match.start(), match.end(), Label.COIN, match[0].lower())
     for match in _BASE58_CANDIDATE.finditer(text):

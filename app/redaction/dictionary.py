@@ -89,8 +89,10 @@ class Dictionary:
         if not self._runs:
             return
         longest = self._longest
+        folded = [fold(word) for word in _WORD.findall(text)]
+        if longest.keys().isdisjoint(folded):
+            return
         words = [match.span() for match in _WORD.finditer(text)]
-        folded = [fold(text[start:end]) for start, end in words]
         at = 0
         while at < len(words):
             count = 0

@@ -11,6 +11,8 @@ from app.redaction import checks, cues
 from app.redaction.labels import Label, Span
 
 _SEPARATORS = re.compile(r"[\W_]+")
+_DENSE = re.compile(r"[0-9](?:[A-Za-z .\-/]{0,3}[0-9])*+")
+_LEAST_CHARS, _ROOM = 4, 12
 
 
 def _always(_: str) -> bool:
@@ -75,10 +77,26 @@ _KINDS = (
 
 
 def identities(text: str) -> Iterator[Span]:
-    for kind in _KINDS:
-        for match in kind.shape.finditer(text):
-            plain = _SEPARATORS.sub("", match[0]).upper()
-            if not kind.check(plain[kind.prefix :]):
-                continue
-            if kind.cue is None or cues.around(text, match.start(), match.end(), kind.cue):
-                yield Span(match.start(), match.end(), Label.ID, plain)
+    for start, end in _places(text):
+        for kind in _KINDS:
+            for match in kind.shape.finditer(text, start, end):
+                plain = _SEPARATORS.sub("", match[0]).upper()
+                if not kind.check(plain[kind.prefix :]):
+                    continue
+                if kind.cue is None or cues.around(text, match.start(), match.end(), kind.cue):
+                    yield Span(match.start(), match.end(), Label.ID, plain)
+
+
+def _places(text: str) -> Iterator[tuple[int, int]]:
+    """Where digits stand close enough for one of the shapes, with room for letters on both sides."""
+    start, end = 0, -1
+    for match in _DENSE.finditer(text):
+        if match.end() - match.start() < _LEAST_CHARS:
+            continue
+        if match.start() - _ROOM > end:
+            if end >= 0:
+                yield start, end
+            start = max(0, match.start() - _ROOM)
+        end = min(len(text), match.end() + _ROOM)
+    if end >= 0:
+        yield start, end

@@ -24,6 +24,9 @@ _MARKED = re.compile(
     r"|(?:AC|SK)[a-f0-9]{32}(?![A-Za-z0-9])|key-[a-f0-9]{32}(?![A-Za-z0-9])"
     r")"
 )
+_LONG_WORD = re.compile(r"[A-Za-z0-9_\-.]{15}")
+_VALUE = re.compile(r"[^\s\"'`,;«»<>\ufdd0\ufdd1]{8,}+")
+_DIGIT, _LETTER = re.compile(r"\d"), re.compile(r"[^\W\d_]")
 _ASSIGNED = re.compile(
     r"(?i)(?:passw(?:or)?d|passwort|kennwort|contrase(?:ñ|n)a|mot de passe|senha|pwd|secret|api[_\- ]?key|access[_\- ]?key"
     r"|account[_\- ]?key|auth[_\- ]?token|access[_\- ]?token|clave|bearer)"
@@ -32,13 +35,23 @@ _ASSIGNED = re.compile(
 
 
 def secrets(text: str) -> Iterator[Span]:
-    yield from _blocks(text)
-    for match in _MARKED.finditer(text):
-        yield _span(text, match.start(), match.end())
-    for match in _ASSIGNED.finditer(text):
-        value = match["value"].rstrip(".,;:!?)]}")
-        if len(value) >= 8 and any(char.isdigit() for char in value) and any(char.isalpha() for char in value):
-            yield _span(text, match.start("value"), match.start("value") + len(value))
+    if "-----BEGIN" in text:
+        yield from _blocks(text)
+    if _LONG_WORD.search(text):
+        for match in _MARKED.finditer(text):
+            yield _span(text, match.start(), match.end())
+    yield from _assigned(text)
+
+
+def _assigned(text: str) -> Iterator[Span]:
+    """Words of letters and digits, eight and more, behind one that says that they are secret."""
+    for word in _VALUE.finditer(text):
+        if not (_DIGIT.search(word[0]) and _LETTER.search(word[0])):
+            continue
+        for match in _ASSIGNED.finditer(text, max(0, word.start() - 30), word.end()):
+            value = match["value"].rstrip(".,;:!?)]}")
+            if len(value) >= 8 and _DIGIT.search(value) and _LETTER.search(value):
+                yield _span(text, match.start("value"), match.start("value") + len(value))
 
 
 def _blocks(text: str) -> Iterator[Span]:

@@ -17,15 +17,19 @@ _DOMAIN = re.compile(
     r"(?:[^\W_](?:[\w\-]{0,61}[^\W_])?\.){1,8}+(?=([^\W\d_]{2,24}|xn--[a-z0-9\-]{2,59}))\1(?![^\W_])(?!-[^\W_])"
 )
 
-_V4 = re.compile(r"(?<![\w.])(?<![0-9],)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w]|\.[0-9])")
+_V4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\w|\.[0-9])")
+_V4_FRONT = re.compile(r"[\w.]\Z|[0-9],\Z")
 _VERSION_CUE = re.compile(
     r"(?:\bv|vers[a-z]*|release|build|firmware|ausgabe|section|seccion|capitulo|apartado|§)[ .:]{0,3}\Z"
 )
+_V6_HINT = re.compile("::|:[0-9A-Fa-f]{1,4}:")
 _V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]{2,39}(?:(?<=:)[0-9.]{7,15})?(?![\w:])")
 
 
 def urls(text: str) -> Iterator[Span]:
     """Every address with a scheme or `www.`; what a sentence puts behind it stays outside."""
+    if "://" not in text and "www." not in text.lower():
+        return
     for match in _URL.finditer(text):
         end = _trimmed(text, match.start(), match.end())
         value = text[match.start() : end]
@@ -62,10 +66,14 @@ def emails(text: str) -> Iterator[Span]:
 def addresses(text: str) -> Iterator[Span]:
     """IPv4 unless a version is spoken of; IPv6 only where no time, MAC or `a::b` of a program can be meant."""
     for match in _V4.finditer(text):
+        if _V4_FRONT.search(text[max(0, match.start() - 2) : match.start()]):
+            continue
         if all(int(part) < 256 for part in match[0].split(".")) and not _VERSION_CUE.search(
             cues.before(text, match.start(), 16)
         ):
             yield Span(match.start(), match.end(), Label.IP, match[0])
+    if not _V6_HINT.search(text):
+        return
     for match in _V6.finditer(text):
         value = match[0]
         if value.count(":") < 2 or not _is_v6(value.rstrip(":") if value.endswith(":") and value[-2:] != "::" else value):

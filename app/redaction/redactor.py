@@ -221,8 +221,8 @@ class Redactor:
             return False
         learned = self._names.add(label, value, key, learned=True)
         if label in _LEARNED and label not in (Label.PER, Label.ENT):
-            plain = key.removeprefix("+") if label == Label.TEL else _SEPARATORS.sub("", value)
-            learned |= self._names.add(label, plain, key, learned=True)
+            for plain in {_SEPARATORS.sub("", value), _SEPARATORS.sub("", key)}:
+                learned |= self._names.add(label, plain, key, learned=True)
         return learned
 
 

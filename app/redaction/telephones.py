@@ -6,7 +6,7 @@ country groups it, or when a word near it speaks of a telephone; dates, prices a
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.redaction import cues
 from app.redaction.labels import Label, Span
@@ -30,6 +30,7 @@ _SHAPES = {
 }  # fmt: skip
 _SURE = re.compile("[6-9]|0[1-9]|3[0-9]{9}|1?[2-9][0-9]{2}[2-9][0-9]{6}")
 
+_WORD = re.compile("[^\\W\\d_]{2}")
 _GROUP = re.compile("[0-9]+")
 _GAP = re.compile(r"[ \u00a0\u202f.\-–/]|[ \u00a0]?\(0\)[ \u00a0]?|\)[ \u00a0\-]?|[ \u00a0\-]?\(| [\-/–] ")
 _LOOSE_GAP = re.compile(r"\s|/|\Z")
@@ -57,12 +58,25 @@ _COUNTRY = re.compile(
 _LENGTHS = {"34": (9, 9), "33": (9, 9), "1": (10, 10), "44": (9, 10), "39": (6, 11), "49": (6, 12), "351": (9, 9)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Run:
     """Groups of digits with what stands between them; `bounds[i]` is where group i starts and ends."""
 
     text: str
     bounds: Sequence[tuple[int, int]]
+    fronts: dict[int, int] = field(default_factory=dict)
+
+    def said_before(self, group: int) -> int:
+        """1: the nearest word in front speaks of a telephone; -1: of something else; 0: none does."""
+        if group not in self.fronts:
+            front = _speaking(cues.before(self.text, self.bounds[group][0]))
+            said, other = _last(_CUE, front), _last(_NO_CUE, front)
+            self.fronts[group] = (said > other) - (said < other)
+        return self.fronts[group]
+
+    def said_after(self, group: int) -> bool:
+        back = _speaking(cues.after(self.text, self.bounds[group][1]))
+        return _CUE.search(back.partition(". ")[0]) is not None
 
     def digits(self, first: int, last: int) -> str:
         return "".join(self.text[start:end] for start, end in self.bounds[first : last + 1])
@@ -110,10 +124,13 @@ def _runs(text: str) -> Iterator[_Run]:
 
 def _lasts(run: _Run, first: int) -> list[int]:
     """The groups at which a number that starts at `first` may end, the longest first."""
-    total, lasts = 0, []
-    for last in range(first, min(first + 8, len(run.bounds))):
-        total += run.bounds[last][1] - run.bounds[last][0]
-        if total > 17:
+    if first and not _LOOSE_GAP.search(run.gap(first - 1)) and "(" not in run.gap(first - 1):
+        return []
+    total, singles, lasts = 0, 0, []
+    for last in range(first, min(first + 7, len(run.bounds))):
+        size = run.bounds[last][1] - run.bounds[last][0]
+        total, singles = total + size, singles + (size == 1)
+        if total > 17 or singles > 1:
             break
         if total >= 7:
             lasts.append(last)
@@ -122,8 +139,6 @@ def _lasts(run: _Run, first: int) -> list[int]:
 
 def _number(run: _Run, first: int, last: int, regions: Sequence[str]) -> Span | None:
     text, start, end = run.text, run.bounds[first][0], run.bounds[last][1]
-    if first and not _LOOSE_GAP.search(run.gap(first - 1)) and "(" not in run.gap(first - 1):
-        return None
     if last + 1 < len(run.bounds) and not _LOOSE_GAP.search(run.gap(last)):
         return None
     digits = run.digits(first, last)
@@ -162,9 +177,12 @@ def _is_national(run: _Run, first: int, last: int, digits: str, regions: Sequenc
         return False
     if _spoken_of(run, first, last):
         return min(shape) >= 2 or shape[0] == 1
-    if last == first or _NO_CUE.search(cues.before(run.text, run.bounds[first][0], 30)):
+    if last == first or run.said_before(first) < 0:
         return False
     gaps = {run.gap(group).strip("()") for group in range(first, last)}
+    outside = {run.gap(group) for group in (first - 1, last) if 0 <= group < len(run.bounds) - 1}
+    if outside & gaps:
+        return False
     thousands = gaps == {"."} and all(size == 3 for size in shape[1:])
     if thousands or len(gaps - {" ", ""}) > 1:
         return False
@@ -178,11 +196,13 @@ def _is_national(run: _Run, first: int, last: int, digits: str, regions: Sequenc
 
 def _spoken_of(run: _Run, first: int, last: int) -> bool:
     """A word that says telephone stands nearer than one that says something else."""
-    front = cues.before(run.text, run.bounds[first][0])
-    said, other = _last(_CUE, front), _last(_NO_CUE, front)
-    if said >= 0 or other >= 0:
-        return said > other
-    return _CUE.search(cues.after(run.text, run.bounds[last][1]).partition(". ")[0]) is not None
+    said = run.said_before(first)
+    return said > 0 or (said == 0 and run.said_after(last))
+
+
+def _speaking(text: str) -> str:
+    """The text if it has a word at all."""
+    return text if _WORD.search(text) else ""
 
 
 def _last(cue: re.Pattern[str], text: str) -> int:

@@ -24,6 +24,16 @@ _NAME = re.compile(rf"(?:{_WORD})(?:(?:[ \u00a0]{_PARTICLE})?[ \u00a0](?:{_WORD}
 _FRONT = re.compile(
     rf"(?<![^\W_])(?<![^\W_]['’])(?:{_HONORIFIC}|{_INTRODUCED})[ \u00a0]{{1,2}}(?=['’DdLO]{{0,2}}[{_UPPER}])"
 )
+_LETTERS = re.compile(r"[^\W\d_]+")
+_FIRST_WORD = """
+Sr Sra Srta Sres D Dª Dña Don Doña Señor Señora Señorita señor señora señorita don doña Mr Mrs Ms Miss Mx Sir Lady Dr Dra Prof
+Profa Professor Doctor Doutor Doutora
+M Mme Mlle Monsieur Madame Mademoiselle Maître Me Herr
+Herrn Frau Fräulein Dona
+Dom Senhor Senhora Ex Exma Sig Signor Signora Signorina signor signora Dott Dottoressa Dottor Dottore Avv Ing
+Doctora llamo nombre name appelle nom heiße Name chamo Chamo nome chiamo
+"""
+_FIRST_WORDS = frozenset(_FIRST_WORD.split())
 _SPAN_OF_TITLES = re.compile(rf"(?:(?:{_HONORIFIC})[ \u00a0])+")
 
 _NO_NAME = """
@@ -38,9 +48,15 @@ _NO_NAMES = frozenset(_NO_NAME.split())
 
 def titled_names(text: str) -> Iterator[Span]:
     """The capitalised words behind, particles among them; the honorific stays."""
+    if _FIRST_WORDS.isdisjoint(_LETTERS.findall(text)):
+        return
+    done = 0
     for match in _FRONT.finditer(text):
+        if match.start() < done:
+            continue
         titles = _SPAN_OF_TITLES.match(text, match.end())
-        name = _NAME.match(text, titles.end() if titles else match.end())
+        done = titles.end() if titles else match.end()
+        name = _NAME.match(text, done)
         if name is None:
             continue
         end = _end_of(name)
@@ -53,9 +69,10 @@ def _end_of(name: re.Match[str]) -> int:
     """Up to the first word that cannot be of a name; a full stop that ends a sentence stays outside."""
     end = name.start()
     for word in re.finditer(r"\S+", name[0]):
+        if not (word[0][0].isupper() or "'" in word[0] or "’" in word[0]):
+            continue
         if fold(word[0].strip(".")) in _NO_NAMES and word[0] not in ("La", "Le", "Las"):
             break
-        if word[0][0].isupper() or "'" in word[0] or "’" in word[0]:
-            end = name.start() + word.end()
+        end = name.start() + word.end()
     value = name.string[name.start() : end]
     return end - 1 if value.endswith(".") and len(value) < 3 else end
