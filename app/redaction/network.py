@@ -13,9 +13,8 @@ _PAIRS = {")": "(", "]": "["}
 
 _AT = re.compile("@|%40")
 _LOCAL = re.compile(r"[\w.!#$%&'*+/=?^`{|}~\-]{1,64}+\Z")
-_DOMAIN = re.compile(
-    r"(?:[^\W_](?:[\w\-]{0,61}[^\W_])?\.){1,8}+(?=([^\W\d_]{2,24}|xn--[a-z0-9\-]{2,59}))\1(?![^\W_])(?!-[^\W_])"
-)
+_DOMAIN = re.compile(r"[^\W_](?:[\w\-]{0,61}[^\W_])?(?:\.[^\W_](?:[\w\-]{0,61}[^\W_])?){1,8}+(?![\w\-]*[^\W_])")
+_TOP = re.compile(r"[^\W\d_]{2,24}|xn--[A-Za-z0-9\-]{2,59}")
 
 _V4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\w|\.[0-9])")
 _V4_FRONT = re.compile(r"[\w.]\Z|[0-9],\Z")
@@ -56,11 +55,21 @@ def emails(text: str) -> Iterator[Span]:
     for match in _AT.finditer(text):
         local = _LOCAL.search(text, max(0, match.start() - 64), match.start())
         domain = _DOMAIN.match(text, match.end())
-        if local is None or domain is None:
+        end = match.end() + _domain_chars(domain[0]) if domain else match.end()
+        if local is None or end == match.end():
             continue
         start = match.start() - len(local[0].lstrip(".'*`/{|=?&"))
         if start < match.start():
-            yield Span(start, domain.end(), Label.EMAIL, normal_form(Label.EMAIL, text[start : domain.end()]))
+            yield Span(start, end, Label.EMAIL, normal_form(Label.EMAIL, text[start:end]))
+
+
+def _domain_chars(domain: str) -> int:
+    """Up to the last part that may stand at the top, with one more in front of it; 0 if there is none."""
+    while "." in domain:
+        if _TOP.fullmatch(domain.rpartition(".")[2]):
+            return len(domain)
+        domain = domain.rpartition(".")[0]
+    return 0
 
 
 def addresses(text: str) -> Iterator[Span]:

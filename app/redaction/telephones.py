@@ -189,9 +189,16 @@ def _is_national(run: _Run, first: int, last: int, digits: str, regions: Sequenc
     if digits[0] == "0" and gaps != {"."}:
         return digits[1] != "0" and 9 <= len(digits) <= 12 and 2 <= shape[0] <= 5 and min(shape) >= 2
     plans = _SHAPES.get(shape, "").split()
-    return _SURE.match(digits) is not None and any(
+    return (_SURE.match(digits) is not None or _is_listed(run, first, last)) and any(
         region in plans and _PLANS[region][1].fullmatch(digits) for region in regions
     )
+
+
+def _is_listed(run: _Run, first: int, last: int) -> bool:
+    """Whether it stands alone between commas, as in the line of a form."""
+    start, end = run.bounds[first][0], run.bounds[last][1]
+    front, back = run.text[max(0, start - 2) : start], run.text[end : end + 1]
+    return front.rstrip()[-1:] in (",", ";", ":", "(") and back in (",", ";", ".", ")", "")
 
 
 def _spoken_of(run: _Run, first: int, last: int) -> bool:

@@ -26,12 +26,10 @@ _FRONT = re.compile(
 )
 _LETTERS = re.compile(r"[^\W\d_]+")
 _FIRST_WORD = """
-Sr Sra Srta Sres D Dª Dña Don Doña Señor Señora Señorita señor señora señorita don doña Mr Mrs Ms Miss Mx Sir Lady Dr Dra Prof
-Profa Professor Doctor Doutor Doutora
-M Mme Mlle Monsieur Madame Mademoiselle Maître Me Herr
-Herrn Frau Fräulein Dona
-Dom Senhor Senhora Ex Exma Sig Signor Signora Signorina signor signora Dott Dottoressa Dottor Dottore Avv Ing
-Doctora llamo nombre name appelle nom heiße Name chamo Chamo nome chiamo
+Sr Sra Srta Sres D Dª Dña Don Doña Señor Señora Señorita señor señora señorita don doña Mr Mrs Ms Miss Mx Sir Lady Dr Dra
+Prof Profa Professor Doctor Doctora Doutor Doutora M Mme Mlle Monsieur Madame Mademoiselle Maître Me Herr Herrn Frau Fräulein
+Dona Dom Senhor Senhora Ex Exma Sig Signor Signora Signorina signor signora Dott Dottoressa Dottor Dottore Avv Ing
+llamo nombre name appelle nom heiße Name chamo Chamo nome chiamo
 """
 _FIRST_WORDS = frozenset(_FIRST_WORD.split())
 _SPAN_OF_TITLES = re.compile(rf"(?:(?:{_HONORIFIC})[ \u00a0])+")
