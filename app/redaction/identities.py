@@ -12,7 +12,7 @@ from app.redaction.labels import Label, Span
 
 _SEPARATORS = re.compile(r"[\W_]+")
 _DENSE = re.compile(r"[0-9](?:[A-Za-z .\-/]{0,3}[0-9])*+")
-_LEAST_CHARS, _ROOM = 4, 12
+_LEAST_CHARS, _ROOM = 6, 12
 
 
 def _always(_: str) -> bool:

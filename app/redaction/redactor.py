@@ -6,6 +6,7 @@ rest read again until nothing more is found: so the outcome, read once more as t
 """
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -139,10 +140,10 @@ class Redactor:
                 self._hide_whole(leaf, leaf.label)
             elif leaf.trusted:
                 leaf.parts = list(self._tokens_hidden(str(leaf.parts[0])))
-        active = leaves
+        active, ends = leaves, time.thread_time() + self._context.seconds
         while active:
             text, pieces = _joined(active)
-            spans = detect(text, self._context, self._look_alikes)
+            spans = detect(text, self._context, self._look_alikes, ends=ends)
             changed, learned = self._replace(pieces, spans)
             active = leaves if learned else [leaf for leaf in active if id(leaf) in changed]
 

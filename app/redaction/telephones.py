@@ -51,6 +51,7 @@ _NO_CUE = re.compile(
     r"|ordine|fattura|\blote\b|\bsku\b|\bisbn|\bissn|\bean\b|\bserie|serial|vers[ia]|tracking|matricula|poliza|articul|article|artikel|ticket"
     r"|\bid\b|codigo|\bcode\b|build|\bnif\b|\bcpf\b|\bdni\b|siren|siret|steuer|\biva\b|contribuinte|catastr|seguimiento|sendung|reserv|\bssn\b"
 )
+_EITHER_CUE = re.compile(rf"(?P<telephone>{_CUE.pattern})|(?:{_NO_CUE.pattern})")
 _COUNTRY = re.compile(
     r"1|7|2[07]|3[0123469]|4[013-9]|5[1-8]|6[0-6]|8[1246]|9[0-58]|21[1-8]|2[2-69][0-9]|35[0-9]|37[0-9]|38[0-9]|42[0-3]|50[0-9]|59[0-9]"
     r"|6[789][0-9]|80[08]|85[0-6]|88[0-8]|96[0-8]|97[0-79]|99[2-8]"
@@ -70,8 +71,8 @@ class _Run:
         """1: the nearest word in front speaks of a telephone; -1: of something else; 0: none does."""
         if group not in self.fronts:
             front = _speaking(cues.before(self.text, self.bounds[group][0]))
-            said, other = _last(_CUE, front), _last(_NO_CUE, front)
-            self.fronts[group] = (said > other) - (said < other)
+            said = [match["telephone"] is not None for match in _EITHER_CUE.finditer(front)]
+            self.fronts[group] = (1 if said[-1] else -1) if said else 0
         return self.fronts[group]
 
     def said_after(self, group: int) -> bool:
@@ -210,10 +211,6 @@ def _spoken_of(run: _Run, first: int, last: int) -> bool:
 def _speaking(text: str) -> str:
     """The text if it has a word at all."""
     return text if _WORD.search(text) else ""
-
-
-def _last(cue: re.Pattern[str], text: str) -> int:
-    return max((match.start() for match in cue.finditer(text)), default=-1)
 
 
 def _is_date(run: _Run, first: int, last: int, shape: tuple[int, ...]) -> bool:

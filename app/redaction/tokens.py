@@ -31,6 +31,7 @@ _EXACT = re.compile(r"«[A-Z][A-Z0-9]{0,15}_[1-9][0-9]{0,5}[a-z]{0,3}»")
 
 _OPENINGS = ("«", "<<", "&laquo;", "\\u00ab")
 _CLOSINGS = ("»", ">>", "&raquo;", "\\u00bb")
+_NAME = re.compile("[A-Za-z0-9]{0,16}")
 _BLANKS = " \u00a0\u202f"
 
 
@@ -128,7 +129,7 @@ def held_from(text: str, labels: frozenset[str], before: str) -> int:
 @lru_cache(maxsize=256)
 def _starts(labels: frozenset[str]) -> re.Pattern[str]:
     first = "".join(sorted({char for label in labels for char in (label[0], label[0].lower())}))
-    return re.compile(rf"[«<&\\]|(?<!\w)[{first}]")
+    return re.compile(rf"[«<&\\]|(?<!\w)[{first}](?=[\w\\&>»;]*\Z)")
 
 
 def _may_grow(text: str, labels: frozenset[str]) -> bool:
@@ -139,7 +140,7 @@ def _may_grow(text: str, labels: frozenset[str]) -> bool:
     rest = text[len(opening) :]
     if opening:
         rest = rest[_count(rest, _BLANKS, 2) :]
-    name = re.match("[A-Za-z0-9]{0,16}", rest)
+    name = _NAME.match(rest)
     word = name[0].upper() if name else ""
     rest = rest[len(word) :]
     if not rest:

@@ -25,7 +25,8 @@ VALUES = [
     ("TEL", "0034 612345678"), ("TEL", "+52 55 1234 5678"),
     ("COIN", "1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa"), ("COIN", "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"),
     ("COIN", "0x52908400098527886E0F7030069857D2E4169EE7"),
-    ("KEY", "sk-proj-abcdefghij0123456789"), ("KEY", "AKIAIOSFODNN7EXAMPLE"), ("KEY", "ghp_abcdefghijklmnopqrstuvwxyz012345"),
+    ("KEY", "sk-proj-abcdefghij0123456789"), ("KEY", "AKIAIOSFODNN7EXAMPLE"), ("KEY",
+    "ghp_abcdefghijklmnopqrstuvwxyz012345"),
     ("KEY", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"),
     ("KEY", "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----"),
 ]  # fmt: skip
@@ -35,14 +36,17 @@ CUED = [
     ("ID", "SIREN 732 829 320", "732 829 320"), ("ID", "Steuer-ID 86095742719", "86095742719"),
     ("KEY", 'password: "hunter22x"', "hunter22x"), ("KEY", "Authorization: Bearer abc123def456", "abc123def456"),
     ("PER", "la Sra. Ana de la Peña vino", "Ana de la Peña"), ("PER", "Mr O'Brien called", "O'Brien"),
-    ("PER", "Herr Dr. Müller-Lüdenscheidt kommt", "Müller-Lüdenscheidt"), ("PER", "Je m'appelle Chloé Martin", "Chloé Martin"),
+    ("PER", "Herr Dr. Müller-Lüdenscheidt kommt", "Müller-Lüdenscheidt"), ("PER", "Je m'appelle Chloé Martin",
+    "Chloé Martin"),
     ("PER", "Signor Rossi e signora", "Rossi"), ("PER", "Frau Weber hat", "Weber"), ("PER", "Senhor Silva disse", "Silva"),
 ]  # fmt: skip
 LEFT = [
     "12345678A", "4111 1111 1111 1112", "ES91 2100 0418 4502 0005 1333", "1.234.567,89 €", "978-84-376-0494-7", "2024-05-12",
     "12.05.2024", "10:30:45", "versión 1.2.3.4", "std::vector<int>", "a::b", "550e8400-e29b-41d4-a716-446655440000",
-    "404-1234567-1234567", "612.345.678 habitantes", "612 345 678 €", "pedido 612345678", "hosted-eu-20260812-09", "@property",
-    "00:1B:44:11:3A:B7", "1700000000", "0000001234", "password: none", "the token is secret", "256.1.1.1", "+1.5", "1e-9",
+    "404-1234567-1234567", "612.345.678 habitantes", "612 345 678 €", "pedido 612345678", "hosted-eu-20260812-09",
+    "@property",
+    "00:1B:44:11:3A:B7", "1700000000", "0000001234",
+    "password: none", "the token is secret", "256.1.1.1", "+1.5", "1e-9",
     "40.416775, -3.703790", "3fa85f64", "user@localhost", "Don't", "Dr. No", "«hola»", "foo_1", "UTF_8",
 ]  # fmt: skip
 
@@ -140,10 +144,14 @@ class TestKnownValues:
 
 
 HOSTILE = [
-    "a@", "a.", "@", "aaaaaaaa", "1 ", "1", "1.", "12-", "+1 ", "0(", "::", "1:", ":1:", "eyJ", "eyJaaaaaaaa.", "sk-", "«", "«PER_", "PER_1 ",
-    "«PER_1 ", "<<", "\\u00ab", "&laquo;", "https://", "www.", "http://a(", "ES91", "ES91 ", "4111 ", "41111111 ", "Sr. ", "Sra. Ana ",
-    "D. A. ", "Ana de la ", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----«", "password=", "password ", "a1b2c3d4 ",
-    "tel 612345678 ", "e\u0301", "\u0301", "María ", "María-", "0x", "bc1q", "1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa ", "12345678Z", "1Z",
+    "a@", "a.", "@", "aaaaaaaa", "1 ", "1", "1.", "12-", "+1 ", "0(", "::", "1:", ":1:", "eyJ", "eyJaaaaaaaa.", "sk-", "«",
+    "«PER_", "PER_1 ",
+    "«PER_1 ", "<<", "\\u00ab", "&laquo;", "https://", "www.", "http://a(", "ES91", "ES91 ", "4111 ", "41111111 ", "Sr. ",
+    "Sra. Ana ",
+    "D. A. ", "Ana de la ", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----«", "password=", "password ",
+    "a1b2c3d4 ",
+    "tel 612345678 ", "e\u0301", "\u0301", "María ", "María-", "0x", "bc1q", "1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa ",
+    "12345678Z", "1Z",
     "X1234567L ", "(((((", ")", "a_1»", "é" * 7, "%40", "a%40", "xn--", "a@b.c.", "1,", "/", "王小明", "a'", "O'B",
 ]  # fmt: skip
 

@@ -46,21 +46,21 @@ def session() -> tuple[SessionVault, Redactor]:
 
 class TestAnyText:
     @given(st.lists(TEXTS, min_size=1, max_size=3))
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=120, deadline=None)
     def test_what_was_redacted_comes_back_to_the_byte(self, texts: list[str]) -> None:
         vault, redactor = session()
         redacted = [redactor.redact(text) for text in texts]
         assert [restore(text, vault) for text in redacted] == texts
 
     @given(TEXTS)
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=120, deadline=None)
     def test_redacted_text_read_as_trusted_stays(self, text: str) -> None:
         _, redactor = session()
         once = redactor.redact(text)
         assert redactor.redact(once, trusted=True) == once
 
     @given(TEXTS)
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=80, deadline=None)
     def test_trusted_text_is_redacted_once(self, text: str) -> None:
         _, redactor = session()
         redactor.redact("maria@ejemplo.es, María García")
@@ -68,7 +68,7 @@ class TestAnyText:
         assert redactor.redact(once, trusted=True) == once
 
     @given(TEXTS)
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=80, deadline=None)
     def test_no_character_that_was_flagged_stays(self, text: str) -> None:
         _, redactor = session()
         _, found = redactor.found(text)
@@ -77,7 +77,7 @@ class TestAnyText:
             assert set(range(span.start, span.end)) <= hidden
 
     @given(TEXTS)
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=60, deadline=None)
     def test_spans_say_where_values_stood(self, text: str) -> None:
         vault, redactor = session()
         redacted, found = redactor.found(text)
@@ -89,7 +89,7 @@ class TestAnyText:
         assert rebuilt + text[done:] == redacted
 
     @given(TEXTS)
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=60, deadline=None)
     def test_a_new_session_of_the_same_texts_gives_the_same(self, text: str) -> None:
         first, second = session()[1], session()[1]
         assert first.redact(text) == second.redact(text)
@@ -97,7 +97,7 @@ class TestAnyText:
 
 class TestAnySplit:
     @given(TEXTS, st.lists(st.integers(0, 200), max_size=12))
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=150, deadline=None)
     def test_streamed_is_unstreamed(self, text: str, cuts: list[int]) -> None:
         vault, redactor = session()
         redactor.redact("María García, Ana, maria@ejemplo.es, ños cía, NC7, maria garcía «PER_1»")
@@ -107,7 +107,7 @@ class TestAnySplit:
         assert shown + stream.flush() == restore(text, vault)
 
     @given(TEXTS)
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=80, deadline=None)
     def test_character_by_character_too_and_little_is_held(self, text: str) -> None:
         vault, redactor = session()
         redacted = redactor.redact(text)
@@ -120,7 +120,7 @@ class TestAnySplit:
 
 class TestAnyNesting:
     @given(JSON)
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=80, deadline=None)
     def test_json_comes_back(self, value: Any) -> None:
         vault, redactor = session()
         redacted = redactor.redact_json(value)
@@ -128,7 +128,7 @@ class TestAnyNesting:
         assert restored.value == value and not restored.clash and not restored.unknown
 
     @given(JSON)
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=50, deadline=None)
     def test_redacted_json_read_as_trusted_stays(self, value: Any) -> None:
         _, redactor = session()
         once = redactor.redact_json(value)
@@ -137,7 +137,7 @@ class TestAnyNesting:
 
 class TestAnyCut:
     @given(TEXTS, st.integers(0, 150))
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=80, deadline=None)
     def test_no_token_is_cut_in_two(self, text: str, limit: int) -> None:
         vault, redactor = session()
         redacted = redactor.redact(text)
