@@ -20,6 +20,7 @@ from app.infra.settings import Settings
 from app.memories import endpoints as memories
 from app.problems import on_http_exception, on_invalid_parameters, on_rondo_error
 from app.process import Process, open_process
+from app.redaction import endpoints as redaction
 from app.request_log import Failures, RequestLog
 from app.rules import endpoints as rules
 from app.runs import endpoints as runs
@@ -29,7 +30,7 @@ from app.tools import endpoints as tools
 DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
 ROUTERS = (
     auth.router, sessions.router, rules.router, memories.router, tools.router, custom_providers.router, runs.router,
-    agents.router, health.router,
+    agents.router, redaction.router, health.router,
 )  # fmt: skip
 
 
