@@ -158,9 +158,10 @@ class ModelServer:
             writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        self.requests.append(await _request(reader))
+        request = await _request(reader)
+        self.requests.append(request)
         self.asked.set()
-        answer = await self._answer(self.requests[-1])
+        answer = await self._answer(request)
         if answer.status is None:
             return False
         lines = [f"HTTP/1.1 {answer.status} Played", "Transfer-Encoding: chunked"]
