@@ -41,17 +41,9 @@ class ToolsApp(WebhookServer):
     def _reply(self, request: Received) -> Reply:
         data = request.json["data"]
         call_id, arguments = request.headers["webhook-id"], data["arguments"]
-        self.deliveries.append(
-            Delivery(
-                call_id,
-                data["run_id"],
-                data["tool"],
-                request.headers["idempotency-key"],
-                int(request.headers["rondo-attempt"]),
-                request.body,
-                time.monotonic(),
-            )  # fmt: skip
-        )
+        attempt, key = int(request.headers["rondo-attempt"]), request.headers["idempotency-key"]
+        delivery = Delivery(call_id, data["run_id"], data["tool"], key, attempt, request.body, time.monotonic())
+        self.deliveries.append(delivery)
         self._seen[call_id] += 1
         delay = arguments["delay_ms"] / 1000
         if self._seen[call_id] == 1 and arguments["act"] != "ok":

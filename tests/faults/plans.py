@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 How = Literal["stream", "background", "wait"]
 
-WORDS = "wind rain hail gust squall thunder drizzle mist frost calm tide surge ¿qué? déjà 嵐 ⚡".split()
+WORDS = ("wind", "rain", "hail", "gust", "squall", "thunder", "drizzle", "mist", "frost", "¿qué?", "déjà", "嵐", "⚡")
 TOOLS: dict[str, dict[str, Any]] = {
     "search": {},
     "book": {"at_most_once": True},

@@ -49,6 +49,8 @@ class Player:
             tasks += [asyncio.create_task(follower.follow(story.id)) for follower in followers]
             await asyncio.gather(*tasks)
         finally:
+            if deciding.done():
+                story.refusals.append(f"nobody decides any more: {deciding.exception()!r}")
             for task in (deciding, *tasks):
                 task.cancel()
             await asyncio.gather(deciding, *tasks, return_exceptions=True)

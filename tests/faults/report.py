@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import datetime
+from itertools import pairwise
 
 from tests.faults.clients import Seen
 from tests.faults.evidence import Evidence, RunStory
@@ -31,8 +32,9 @@ def report(evidence: Evidence, objections: list[Objection]) -> str:
     lines = [
         f"storm with seed {evidence.seed}, {evidence.seconds:.0f} s",
         f"  runs: {len(stories)} ({_listed(statuses)}), events: {sum(len(story.fresh) for story in stories)}",
-        f"  streams: {sum(len(story.streams) for story in stories)} over {sum(story.connections for story in stories)} connections,"
-        f" webhooks: {len(evidence.deliveries)}, model requests: {len(evidence.asked)}, requests repeated: {evidence.repeated}",
+        f"  streams: {sum(len(story.streams) for story in stories)} over"
+        f" {sum(story.connections for story in stories)} connections, webhooks: {len(evidence.deliveries)},"
+        f" model requests: {len(evidence.asked)}, requests repeated: {evidence.repeated}",
         f"  faults: {_listed(faults)}",
         *(f"    {place}: {count}" for place, count in sorted(places.items())),
         f"  recoveries: {sum(story.recoveries for story in stories)}, the longest took "
@@ -53,7 +55,7 @@ def _listed(counts: Counter[str]) -> str:
 def recovery_seconds(evidence: Evidence, story: RunStory) -> list[float]:
     """For each recovery of a run: from the first fault after the last event before it, up to `run.resumed`."""
     found: list[float] = []
-    for before, event in zip(story.fresh, story.fresh[1:], strict=False):
+    for before, event in pairwise(story.fresh):
         if event.type == "run.resumed" and event.data["reason"] == "recovered":
             last, resumed = moment(before), moment(event)
             start = min((fault.at for fault in evidence.faults if last <= fault.at <= resumed), default=last)

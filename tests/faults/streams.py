@@ -1,6 +1,7 @@
 """Compares what one follower collected with what a new one gets afterwards."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from tests.faults.clients import DELTAS, ENDS, Seen
@@ -9,7 +10,7 @@ from tests.faults.clients import DELTAS, ENDS, Seen
 def compare(seen: list[Seen], told: list[Seen]) -> Iterator[tuple[str, str]]:
     """Kinds and texts of what differs though it must not. Only deltas may differ, and only in how they are cut."""
     ids = [event.id for event in seen if event.id is not None]
-    doubled = [(one, other) for one, other in zip(ids, ids[1:], strict=False) if other <= one]
+    doubled = [(one, other) for one, other in pairwise(ids) if other <= one]
     if doubled:
         yield "doubled event", f"ids that do not rise: {doubled}"
     if any(event.id is None and event.type != "message.discarded" for event in seen):
