@@ -1,5 +1,6 @@
 # Few verbs. Everything runs in .venv, which `make install` builds from pinned and hashed requirements.
 .PHONY: install demo up check test questions bench openapi migrate lock clean
+.PHONY: install demo up check test soak bench openapi migrate lock clean
 SHELL := /bin/sh
 BIN := .venv/bin
 
@@ -29,6 +30,11 @@ check: install
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest tests/test_shape.py tests/test_openapi.py -k "not OverHttp"
+
+# A storm of kills and cuts over the whole service: make soak SECONDS=600 [SEED=7] [FAULTS=kill,cut]
+SECONDS ?= 600
+soak: install
+	@$(BIN)/python -m tests.faults --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
 bench: install
 	@$(BIN)/python -m bench $(BENCH_ARGS)

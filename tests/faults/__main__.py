@@ -5,6 +5,7 @@ import asyncio
 import random
 import signal
 import sys
+from pathlib import Path
 
 from tests.faults.faults import KINDS
 from tests.faults.judge import judge
@@ -18,6 +19,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of runs and faults; printed in any case")
     parser.add_argument("--faults", default=",".join(KINDS), help=f"some of {','.join(KINDS)}")
     parser.add_argument("--sessions", type=int, default=8, help="how many work at a time")
+    parser.add_argument("--logs", type=Path, default=None, help="a folder for the logs of the processes")
     given = parser.parse_args()
     kinds = tuple(given.faults.split(","))
     if unknown := set(kinds) - set(KINDS):
@@ -25,7 +27,7 @@ def main() -> int:
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    evidence = asyncio.run(Storm(Weather(seed, given.seconds, kinds, given.sessions)).run())
+    evidence = asyncio.run(Storm(Weather(seed, given.seconds, kinds, given.sessions, logs=given.logs)).run())
     objections = judge(evidence)
     for objection in objections:
         print(f"! {objection}")

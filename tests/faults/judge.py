@@ -73,7 +73,7 @@ def _story(story: RunStory) -> Iterator[Objection]:
         yield Objection(kind, story.id, f"fresh: {text}")
     for stream in story.streams:
         for kind, text in streams.compare(stream, story.fresh):
-            yield Objection(kind, story.id, f"{text}\n  seen {stream}\n  told {story.fresh}")
+            yield Objection(kind, story.id, f"{text}\n  seen {streams.short(stream)}\n  told {streams.short(story.fresh)}")
     yield from _ending(story)
     yield from _turns(story)
     yield from _decisions(story)

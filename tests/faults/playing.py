@@ -19,8 +19,8 @@ class Player:
         self.stories: list[RunStory] = []
         self._by_run: dict[str, RunStory] = {}
 
-    async def play(self, session_id: str, plan: Plan) -> None:
-        """One run from its start to its end, or up to the limit; what was seen of it is among the stories."""
+    async def play(self, session_id: str, plan: Plan) -> RunStory:
+        """One run from its start to its end, or up to the limit, and what was seen of it."""
         story = RunStory(plan, session_id=session_id if plan.in_session else None)
         self.stories.append(story)
         await asyncio.sleep(plan.starts_after)
@@ -31,6 +31,7 @@ class Player:
             story.is_late = True
         except Refused as refused:
             story.refusals.append(str(refused))
+        return story
 
     async def _start_and_follow(self, story: RunStory) -> None:
         random = Random(story.plan.key)

@@ -1,10 +1,12 @@
 """A storm: sessions that start run after run while everything under them is killed, paused and cut; then the evidence."""
 
 import asyncio
+import shutil
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.faults.clients import Client, Refused, Seen, events_of
@@ -26,7 +28,9 @@ class Weather:
     seconds: float
     kinds: tuple[str, ...]
     sessions: int = 8
-    limit_seconds: float = 60.0
+    limit_seconds: float = 45.0
+    logs: Path | None = None
+    """Where the logs of the processes are kept."""
 
 
 class Storm:
@@ -74,7 +78,9 @@ class Storm:
             if self._over:
                 break
             self._model.plans |= {plan.key: plan for plan in batch}
-            await asyncio.gather(*(self._player.play(session_id, plan) for plan in batch))
+            stories = await asyncio.gather(*(self._player.play(session_id, plan) for plan in batch))
+            if any(story.is_late for story in stories):
+                break  # what else would be refused there says nothing new
         return session_id
 
     # ---- afterwards
@@ -94,6 +100,8 @@ class Storm:
         )
         for process in self._fleet.processes:
             await process.scrape()
+            if self._weather.logs is not None:
+                shutil.copy(process.log, self._weather.logs)
         return Evidence(
             seed=self._weather.seed,
             stories=self._player.stories,

@@ -1,7 +1,7 @@
 """Compares what one follower collected with what a new one gets afterwards."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from tests.faults.clients import DELTAS, ENDS, Seen
@@ -58,3 +58,15 @@ def _texts(seen: list[Seen]) -> Iterator[tuple[str, str]]:
                 text = texts.pop(message["id"], "")
                 if text != message["content"]:
                     yield "wrong text", f"{message['id']}: the deltas say {text!r}, the message {message['content']!r}"
+
+
+def short(events: list[Seen]) -> str:
+    """A list for people, with deltas that follow each other as one."""
+    parts: list[str] = []
+    for is_delta, group in groupby(events, lambda event: event.type in DELTAS):
+        own = list(group)
+        if is_delta and len(own) > 1:
+            parts.append(f"{own[0].id}-{own[-1].id}:{own[0].type} ({len(own)})")
+        else:
+            parts += map(repr, own)
+    return ", ".join(parts)
