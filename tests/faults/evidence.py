@@ -56,6 +56,8 @@ class Evidence:
     """What the processes logged, by event."""
     ends: Counter[str] = field(default_factory=Counter)
     """Processes that ended by themselves, or did not end when told to."""
+    longest: dict[str, float] = field(default_factory=dict)
+    """Seconds of the longest start and the longest end of a process."""
     refused_writes: float = 0.0
     unforeseen: list[str] = field(default_factory=list)
     repeated: int = 0

@@ -68,7 +68,7 @@ class Faults:
             case "kill" | "term" | "pause":
                 process = self._random.choice(self._fleet.processes)
                 seconds = self._random.uniform(0.0, 1.0)
-                if process.name not in self._busy and process.up.is_set():
+                if process.name not in self._busy and process.up.is_set() and self._is_spare(process):
                     self._note(kind, process.name)
                     self._do(process.name, lambda: self._hit(kind, process, seconds))
             case "cut":
@@ -80,6 +80,12 @@ class Faults:
                 self._restart("redis", self._fleet.redis.restart, (signal.SIGKILL, signal.SIGTERM))
             case "postgres":
                 self._restart("postgres", self._fleet.postgres.restart, (signal.SIGINT, signal.SIGQUIT))
+
+    def _is_spare(self, process: Process) -> bool:
+        """Whether there is another API process: without one a storm only waits for the next start."""
+        return process.door is None or any(
+            other.up.is_set() for other in self._fleet.processes if other.door is not None and other is not process
+        )
 
     def _strike_line(self) -> None:
         name = self._random.choice(list(self._fleet.lines))

@@ -102,7 +102,8 @@ class Planner:
                     yield [self._plan(on_conflict="queue") for _ in range(self._random.randint(2, 3))]
                 case _:
                     later = self._random.uniform(0.1, 1.5)
-                    yield [self._plan(interrupted=True), self._plan(on_conflict="interrupt", starts_after=later)]
+                    first = self._plan(interrupted=True, on_conflict="queue")
+                    yield [first, self._plan(on_conflict="interrupt", starts_after=later)]
 
     def last(self) -> Plan:
         """A short run that a free session completes."""

@@ -41,7 +41,8 @@ def report(evidence: Evidence, objections: list[Objection]) -> str:
         + ("none" if longest is None else f"{longest[0]:.1f} s with the lease ({longest[1]})"),
         f"  refused to stale owners: {_listed(Counter({name: evidence.told[name] for name in STALE}))},"
         f" by the metric {evidence.refused_writes:.0f}",
-        f"  processes: {_listed(evidence.ends) or 'each ended only when told to'}",
+        f"  processes: {_listed(evidence.ends) or 'each ended only when told to'}"
+        + "".join(f", longest {what} {seconds:.1f} s" for what, seconds in evidence.longest.items()),
         *(f"  {name} = {sum(kinds[kind] for kind in own)}" for name, own in ZEROS),
         f"  objections = {len(objections)}" + (f" ({_listed(kinds)})" if kinds else ""),
     ]

@@ -28,7 +28,7 @@ class Weather:
     seconds: float
     kinds: tuple[str, ...]
     sessions: int = 8
-    limit_seconds: float = 45.0
+    limit_seconds: float = 90.0
     logs: Path | None = None
     """Where the logs of the processes are kept."""
 
@@ -115,6 +115,7 @@ class Storm:
             refused_writes=sum(process.refused for process in self._fleet.processes),
             unforeseen=self._client.unforeseen,
             repeated=self._client.repeated,
+            longest={what: max(process.longest[what] for process in self._fleet.processes) for what in ("start", "end")},
         )
 
     async def _look_at(self, story: RunStory) -> None:
