@@ -1,6 +1,5 @@
 # Few verbs. Everything runs in .venv, which `make install` builds from pinned and hashed requirements.
-.PHONY: install demo up check test questions bench openapi migrate lock clean
-.PHONY: install demo up check test soak bench openapi migrate lock clean
+.PHONY: install demo up check test questions soak bench openapi migrate lock clean
 SHELL := /bin/sh
 BIN := .venv/bin
 

@@ -5,6 +5,7 @@ browser from taking an answer for more than it is. `Failures` makes a problem of
 layer for other origins, so that their pages can read it too.
 """
 
+import asyncio
 import time
 
 import structlog
@@ -30,6 +31,7 @@ SECURITY_HEADERS = {
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"})
 _AWAY = Unavailable("The service cannot reach its database or its event log just now.", retry_after_seconds=2)
+_GOING = Unavailable("This process is going down.", retry_after_seconds=1)
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: told at level debug only."""
 
@@ -96,6 +98,10 @@ class Failures:
             await self._app(scope, receive, send_and_note)
         except ClientDisconnect:
             log.info("client_gone", method=scope["method"], path=scope["path"])
+        except asyncio.CancelledError:  # the process is going down and cannot wait any longer
+            if not has_begun:
+                await problem(_GOING)(scope, receive, send)
+            raise
         except Exception as error:
             away = is_out_of_reach(error)
             told = {"away": type(error).__name__} if away else {"exc_info": error}
