@@ -16,7 +16,16 @@ from app.events.frames import KeptEvent
 from app.events.writer import RunLog
 from app.infra import clock, ids
 from app.infra.database import Pool
-from app.loop.events import Event, GuardHint, MessageCompleted, MessageDelta, RunEnded, RunWaiting, ToolInvoked
+from app.loop.events import (
+    Event,
+    GuardHint,
+    MessageCompleted,
+    MessageDelta,
+    RunEnded,
+    RunWaiting,
+    ToolInvoked,
+    ToolInvoking,
+)
 from app.loop.messages import (
     AnsweredCall,
     ModelFailure,
@@ -223,6 +232,8 @@ class RunJournal:
         The row's `next_run_id` is the queued run of the session that may start now.
         """
         settled = [(iteration, _settled(call)) for iteration, call in self._open.values()]
+        for iteration, call in self._open.values():
+            self._log.emit(_invoking(iteration, call))  # those whose turn had not come; the others have been shown
         released = [(self._log.reserve(_invoked(*pair)), _invoked(*pair)) for pair in settled]
         last_seq = self._log.reserve(RunEnded({"status": outcome.status}))
         row = await self._store(
@@ -289,6 +300,11 @@ def _answer_events(iteration: int, answered: AnsweredCall) -> list[Event]:
     if answered.hint_streak is not None:
         events.append(GuardHint(iteration, answered.call.id, answered.hint_streak))
     return events
+
+
+def _invoking(iteration: int, call: ToolCall) -> ToolInvoking:
+    shown = shown_call(call)
+    return ToolInvoking(iteration, call.id, shown["name"], shown["arguments"])
 
 
 def _invoked(iteration: int, answered: AnsweredCall) -> ToolInvoked:
