@@ -13,11 +13,15 @@ import orjson
 from app.loop.events import (
     TERMINAL_TYPES,
     Event,
+    IterationCompleted,
+    IterationStarted,
     MessageCompleted,
     MessageDelta,
+    MessageDiscarded,
     ReasoningDelta,
     RunEnded,
     RunQueued,
+    RunResumed,
     RunStarted,
     ToolInvoked,
     ToolInvoking,
@@ -118,6 +122,20 @@ def kept(seq: int, at: str, event: Event, delta_seq: int | None, *, in_session: 
     if isinstance(event, RunEnded):
         return KeptEvent(seq, event.type, at, None, None)
     return KeptEvent(seq, event.type, at, None, {name: getattr(event, name) for name in _field_names(event)})
+
+
+_FRAME_FIELDS = frozenset({"type", "run_id", "seq", "at"})
+_KEPT_WHOLE = frozenset({IterationStarted.type, IterationCompleted.type, MessageDiscarded.type, RunResumed.type})
+
+
+def kept_of_dict(body: dict[str, Any]) -> KeptEvent | None:
+    """What is stored of an event that is JSON already; None for those that are never shown before they are stored."""
+    kind, seq, at = body["type"], body["seq"], body["at"]
+    if kind == ToolInvoking.type:
+        return KeptEvent(seq, kind, at, body["call_id"], None)
+    if kind in _KEPT_WHOLE:
+        return KeptEvent(seq, kind, at, None, {name: value for name, value in body.items() if name not in _FRAME_FIELDS})
+    return None
 
 
 _names: dict[type, tuple[str, ...]] = {}

@@ -40,6 +40,13 @@ redis.call('PUBLISH', KEYS[3], ARGV[3] .. '\\n' .. ARGV[4])
 return 'ok'
 """
 
+_FENCE = """
+local held = tonumber(redis.call('GET', KEYS[1]) or '-1')
+if held > tonumber(ARGV[1]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+
 _APPEND_SHA = hashlib.sha1(_APPEND.encode(), usedforsecurity=False).hexdigest()
 _READ_COUNT = 200
 
@@ -155,6 +162,15 @@ class EventLog:
             self.hub.deliver(item.run_id, item.group)
         if not item.done.done():
             item.done.set_result(not refused)
+
+    async def fence(self, run_id: str, epoch: int) -> bool:
+        """Refuse writers of older epochs from now on; False when a newer owner has done so before. Raises RedisAway."""
+        arguments = (_epoch_key(run_id), str(epoch), str(self._ttl_ms))
+        answer: Any = await self.line.ask(lambda: self._redis.eval(_FENCE, 1, *arguments))  # type: ignore[arg-type]
+        if not answer:
+            STALE_WRITES_REFUSED.labels("event").inc()
+            log.warning("event_log_refused", run_id=run_id, epoch=epoch, answer="fenced")
+        return bool(answer)
 
     async def read(self, run_id: str, after: int) -> list[Group]:
         """Some groups after a seq, in order; empty when there are none (yet). Raises RedisAway."""

@@ -61,11 +61,13 @@ class Resumption:
     """How a new owner begins. `preamble` is shown first; `above`: the log was lost, and nothing beyond this seq was shown.
 
     Nothing goes out before the preamble is stored. With `above`, events that were shown before take the seqs after the
-    last stored one, until the first of another kind comes: the preamble then stands above.
+    last known one, until the first of another kind comes, or `until`, the first seq that is known again: the preamble then
+    stands above.
     """
 
     preamble: Sequence[Event] = ()
     above: int | None = None
+    until: int | None = None
 
 
 @dataclass(slots=True)
@@ -80,7 +82,11 @@ class _Item:
 
 
 class RunLog:
-    """Writes from `last_seq + 1` on. `shown` are the events that an earlier owner has shown and that are not shown again."""
+    """Writes from `last_seq + 1` on.
+
+    `shown` are the events that an earlier owner has shown and that are not shown again, `unkept` those that it had no more
+    time to store.
+    """
 
     def __init__(
         self,
@@ -89,6 +95,7 @@ class RunLog:
         epoch: int,
         last_seq: int = 0,
         shown: Iterable[tuple[object, ...]] = (),
+        unkept: Iterable[KeptEvent] = (),
         *,
         holder: Holder | None = None,
         reserved: int = AHEAD,
@@ -102,7 +109,7 @@ class RunLog:
         self._reserved = max(reserved, last_seq)
         self._shown = set(shown)
         self._items: deque[_Item] = deque()
-        self._unkept: list[KeptEvent] = []
+        self._unkept = list(unkept)
         self._delta_seqs: dict[str, int] = {}
         self._cut: set[object] = set()
         self._bytes = 0
@@ -172,6 +179,8 @@ class RunLog:
         self._grow(item, _DELTA_BYTES + len(event.text))
 
     def _new_item(self, event: Event | None) -> _Item:
+        if self._resumption is not None and self._seq + 1 == self._resumption.until:
+            self.begin()
         self._seq += 1
         item = _Item(self._seq, clock.stamp(), event)
         self._items.append(item)

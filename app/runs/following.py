@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator
 from time import monotonic
 from typing import Any
 
-from app.events.frames import PING, Group
+from app.events.frames import PING, Group, frame_of_dict
 from app.events.log import EventLog, Following
 from app.infra.database import Pool
 from app.infra.redis import RedisAway
 from app.loop.messages import ACTIVE_STATUSES
+from app.runs.recovery import is_whole, read_shown
 from app.runs.replay import frames_after, rebuild
 
 ROWS_SECONDS = 0.5
@@ -51,11 +52,25 @@ async def rest(log: EventLog, pool: Pool, row: Any, cursor: int) -> bytes:
                     return frames_after(await rebuild(pool, row), cursor)
                 frames.append(group.after(at).frames)
                 at = group.last
+        if at < row["last_seq"]:
+            return await _unfinished_rest(log, pool, row, cursor)
     except RedisAway:
-        at = 0
-    if at < row["last_seq"]:
         return frames_after(await rebuild(pool, row), cursor)
     return b"".join(frames)
+
+
+async def _unfinished_rest(log: EventLog, pool: Pool, row: Any, cursor: int) -> bytes:
+    """The log has not been told the end (yet): it is completed from the rows, where it is not lost.
+
+    So a message that was begun is not told anew: the log may have all of it when this client comes back.
+    """
+    groups = await log.read_all(row["id"])
+    bodies = await rebuild(pool, row)
+    if not is_whole(groups):
+        return frames_after(bodies, cursor)
+    logged = b"".join(group.after(cursor).frames for group in groups if group.last > cursor)
+    missing = read_shown(groups).missing(bodies)
+    return logged + b"".join(frame_of_dict(body) for body in missing if body["seq"] > cursor)
 
 
 class Reader:

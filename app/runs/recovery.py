@@ -1,17 +1,16 @@
 """What a new owner of a run finds: what was written down, and what was already shown."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from app.events.frames import Group, frame_of_dict, read, split
+from app.events.frames import Group, KeptEvent, frame_of_dict, kept_of_dict, read, split
 from app.events.likeness import identify_json
 from app.events.log import EventLog
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.redis import RedisAway
-from app.infra.telemetry import STALE_WRITES_REFUSED
 from app.loop.events import TERMINAL_TYPES
 from app.loop.ports import StoredIteration
 from app.runs.replay import rebuild
@@ -22,7 +21,9 @@ from app.runs.stored import answered_of, call_of, pending_of, reply_of, resoluti
 class Shown:
     """What the event log says. `partial` is a message that was begun and not completed, with the `text` shown of it.
 
-    `above`: the log was lost; what was shown after `last_seq` is not known, but nothing beyond this seq.
+    `unkept`: what was shown and is not in the rows, since its owner died before the next change. `above`: the log was lost,
+    in whole or in part; what was shown after `last_seq` is not all known, but nothing beyond `above`, and what was shown
+    from `until` on is.
     """
 
     last_seq: int
@@ -30,8 +31,15 @@ class Shown:
     partial: tuple[int, str] | None
     text: str
     above: int | None = None
+    until: int | None = None
+    unkept: tuple[KeptEvent, ...] = ()
 
-    def rest_of(self, body: dict[str, Any]) -> dict[str, Any]:
+    def missing(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What the log lacks of the rebuilt events, behind its last one."""
+        later = (self._rest_of(body) for body in bodies if body["seq"] > self.last_seq)
+        return [body for body in later if body.get("text") != ""]
+
+    def _rest_of(self, body: dict[str, Any]) -> dict[str, Any]:
         """A rebuilt event; the delta of the message that was begun holds only what was not shown of it."""
         if body["type"] != "message.delta" or self.partial is None or body["message_id"] != self.partial[1]:
             return body
@@ -72,43 +80,60 @@ async def attempts_made(pool: Pool, run_id: str) -> int:
 async def catch_up(log: EventLog, pool: Pool, run: Mapping[str, Any]) -> Shown:
     """What was shown of a run: by its event log, which is brought up to what the rows say, under the new epoch.
 
+    An owner that is late is kept out first: what it still wrote after the log was read would get ids that are given again.
     The rows are ahead when the last owner died between a commit and its append. The log is lost when Redis has forgotten
     it, or part of it, or is away: then nothing is added to it, so that readers take what is missing from the rows.
     """
     bodies = await rebuild(pool, run)
-    stored = bodies[-1]["seq"]
     try:
+        if not await log.fence(run["id"], run["epoch"]):
+            raise LeaseLost
         groups = await log.read_all(run["id"])
     except RedisAway:
         groups = []
-    shown = _read_shown(groups, identities_of(bodies))
-    if not _is_whole(groups, run["epoch"]):
-        above = max(run["reserved_seq"], stored, shown.last_seq)
-        return replace(shown, last_seq=stored, partial=None, above=above)
-    missing = [body for body in map(shown.rest_of, bodies) if body["seq"] > shown.last_seq and body.get("text") != ""]
+    shown = replace(read_shown(groups, identities_of(bodies)), unkept=_unkept(groups, bodies))
+    if not (is_whole(groups) or (not groups and run["epoch"] == 1)):
+        return _of_the_lost(shown, groups, bodies[-1]["seq"], run["reserved_seq"])
+    missing = shown.missing(bodies)
     if not missing:
         return shown
     frames = b"".join(map(frame_of_dict, missing))
     group = Group(shown.last_seq + 1, missing[-1]["seq"], frames, missing[-1]["type"] in TERMINAL_TYPES)
     written = log.append(run["id"], run["epoch"], group)
     if await log.settled(written) and not written.result():
-        STALE_WRITES_REFUSED.labels("event").inc()
         raise LeaseLost
-    return _read_shown([*groups, group], identities_of(bodies))
+    return replace(read_shown([*groups, group], identities_of(bodies)), unkept=shown.unkept)
+
+
+def _of_the_lost(shown: Shown, groups: Iterable[Group], stored: int, reserved: int) -> Shown:
+    """Of a log that has lost something: how far what was shown is known without a gap, and from where on again."""
+    last, until = stored, None
+    for group in groups:
+        if group.first > last + 1:
+            until = group.first
+            break
+        last = max(last, group.last)
+    above = max(reserved, stored, shown.last_seq)
+    return replace(shown, last_seq=last, partial=None, above=above, until=until)
 
 
 def identities_of(bodies: list[dict[str, Any]]) -> set[tuple[object, ...]]:
     return {identity for body in bodies if (identity := identify_json(body)) is not None}
 
 
-def _is_whole(groups: list[Group], epoch: int) -> bool:
-    """Whether the log has all that was shown: something from its begin on, without a gap. A first owner finds it empty."""
-    if not groups:
-        return epoch == 1
-    return groups[0].first == 1 and all(one.last + 1 == other.first for one, other in pairwise(groups))
+def is_whole(groups: Sequence[Group]) -> bool:
+    """Whether the log has all that was shown: something from its begin on, without a gap."""
+    return bool(groups) and groups[0].first == 1 and all(one.last + 1 == other.first for one, other in pairwise(groups))
 
 
-def _read_shown(groups: list[Group], stored: set[tuple[object, ...]]) -> Shown:
+def _unkept(groups: Iterable[Group], bodies: Iterable[dict[str, Any]]) -> tuple[KeptEvent, ...]:
+    stored = {body["seq"] for body in bodies}
+    shown = (read(frame) for group in groups for seq, frame in split(group.frames) if seq not in stored)
+    return tuple(event for body in shown if (event := kept_of_dict(body)) is not None)
+
+
+def read_shown(groups: Sequence[Group], stored: Iterable[tuple[object, ...]] = ()) -> Shown:
+    """What these groups, all that the log has of a run, have shown; `stored` are the identities of events in the rows."""
     identities = set(stored)
     partial: tuple[int, str] | None = None
     text = ""

@@ -161,9 +161,9 @@ class Runner:
         shown = await lease.lasting(lambda: catch_up(self._event_log, self._pool, run))
         resumes = goes_on and run["epoch"] > 1 and run["started_at"] is not None
         run_log = RunLog(
-            self._event_log, run["id"], run["epoch"], shown.last_seq, shown.identities,
+            self._event_log, run["id"], run["epoch"], shown.last_seq, shown.identities, shown.unkept,
             holder=lease, reserved=run["reserved_seq"], in_session=in_session,
-            resumption=Resumption(_preamble(run, shown) if resumes else (), shown.above)
+            resumption=Resumption(_preamble(run, shown) if resumes else (), shown.above, shown.until)
             if resumes or shown.above is not None
             else None,
         )  # fmt: skip
