@@ -16,11 +16,16 @@ _OUT_OF_REACH = (
     TimeoutError,
 )
 
+_CLOSED = "the handler is closed"
+"""What uvloop says, in a RuntimeError, to whoever writes to a connection that was reset a moment ago."""
+
 
 def is_out_of_reach(error: BaseException) -> bool:
     """Gone, restarting, or out of places: the same may well work a little later."""
     if isinstance(error, ValueError):  # asyncpg's DataError: an argument that fits no column
         return False
+    if isinstance(error, RuntimeError) and _CLOSED in str(error):
+        return True
     if isinstance(error, DBAPIError):
         return error.connection_invalidated
     return isinstance(error, _OUT_OF_REACH)
