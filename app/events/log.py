@@ -166,7 +166,9 @@ class EventLog:
     async def fence(self, run_id: str, epoch: int) -> bool:
         """Refuse writers of older epochs from now on; False when a newer owner has done so before. Raises RedisAway."""
         arguments = (_epoch_key(run_id), str(epoch), str(self._ttl_ms))
-        answer: Any = await self.line.ask(lambda: self._redis.eval(_FENCE, 1, *arguments))  # type: ignore[arg-type]
+        answer: int = await self.line.ask(
+            lambda: self._redis.execute_command("EVAL", _FENCE, 1, *arguments)  # type: ignore[no-untyped-call]
+        )
         if not answer:
             STALE_WRITES_REFUSED.labels("event").inc()
             log.warning("event_log_refused", run_id=run_id, epoch=epoch, answer="fenced")

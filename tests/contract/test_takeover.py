@@ -9,9 +9,10 @@ from redis.asyncio import Redis
 
 from app.events.frames import Group, frame_of_dict
 from app.events.hub import Hub
-from app.events.log import EventLog, stream_key
+from app.events.log import EventLog, Room, stream_key
 from app.infra import redis as redis_client
 from app.infra.database import Database
+from app.infra.redis import Line
 from app.infra.settings import Settings
 from app.main import RequestLog
 from app.runs.recovery import catch_up
@@ -26,7 +27,7 @@ APPROVED = "UPDATE tool_calls SET resolution = $2 WHERE id = $1"
 @pytest.fixture
 async def redis(settings: Settings) -> AsyncIterator[Redis]:
     assert settings.redis_url is not None
-    client = redis_client.connect(settings.redis_url)
+    client = redis_client.connect(settings.redis_url, settings.redis_timeout_seconds)
     yield client
     await client.aclose()
 
@@ -34,8 +35,10 @@ async def redis(settings: Settings) -> AsyncIterator[Redis]:
 @pytest.fixture
 async def other(redis: Redis) -> AsyncIterator[EventLog]:
     """The event log as another process has it."""
-    hub = Hub(redis)
-    log = EventLog(redis, hub, 60)
+    line = Line(redis)
+    hub = Hub(line)
+    log = EventLog(line, hub, 60, Room(1_000_000, 1_000_000))
+    hub.start(lambda word: None)
     log.start()
     yield log
     await log.stop()
