@@ -102,7 +102,8 @@ class Children:
         """Run an agent for a call, or find the run that was started for it before."""
         started = perf_counter()
         try:
-            child = await self._service.settle(await self._service.start_child(await self._row(run, agent, call)))
+            child = await self._service.start_child(await self._row(run, agent, call))
+            child = await self._service.settle(child, run["id"])
         except Invalid as error:
             log.warning("agent_unusable", agent_id=agent.id, call_id=call.id, reason=error.detail)
             return ToolResult(unavailable(call.name), ToolOutcome.FAILED, cause=error.detail)

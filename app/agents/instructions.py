@@ -25,24 +25,20 @@ def options_of(agent: Agent) -> AgentOptions:
         fields["model"] = agent.model
     if agent.allowed_tools is not None or fields["tools"] is None:
         fields["tools"] = agent.allowed_tools or []
-    if agent.memory is not None:
-        fields["memory"] = _merged(fields.get("memory"), agent.memory)
+    fields["history"] = _merged(fields.get("history"), agent.history)
+    fields["memory"] = _merged(fields.get("memory"), agent.memory)
     return AgentOptions(agent.id, agent.workspace_id, agent.system_prompt, fields)
 
 
 def completed(session: Session, agent: Agent) -> Session:
-    """A session with what its agent says wherever it says nothing itself."""
-    theirs, own = options_of(agent), _named(session.config)
+    """A session with what its agent says, as its `config`, wherever it says nothing itself."""
+    theirs, own = options_of(agent).fields, _named(session.config)
     if own.get("tools") is None:
         own.pop("tools", None)
-    config = {**theirs.fields, **own}
-    config["context"] = {**(theirs.fields.get("context") or {}), **(own.get("context") or {})}
+    merged = {name: _merged(theirs.get(name), own.get(name)) for name in ("context", "history", "memory")}
     changed = {
-        "config": config,
-        "tools": config["tools"] if session.tools is None else session.tools,
+        "config": {**theirs, **own, **merged},
         "system_prompt": agent.system_prompt if session.system_prompt is None else session.system_prompt,
-        "history": _merged(agent.history, session.history),
-        "memory": _merged(agent.memory, session.memory),
         "redaction": agent.redaction if session.redaction is None else session.redaction,
     }
     return Session(**{**session.model_dump(), **changed})
@@ -52,9 +48,8 @@ def _named(config: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (config or {}).items() if value is not None or name in NULLABLE}
 
 
-def _merged(far: Mapping[str, Any] | None, near: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if far is None and near is None:
-        return None
+def _merged(far: Mapping[str, Any] | None, near: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Two objects, field by field; what the near one names counts."""
     return {**(far or {}), **{name: value for name, value in (near or {}).items() if value is not None}}
 
 

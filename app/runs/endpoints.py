@@ -253,7 +253,7 @@ async def preview_prompt(
 async def import_messages(
     request: Request,
     caller: Service,
-    session: SessionInPath,
+    session: SessionOfRun,
     wanted: Annotated[MessagesImport, body(MessagesImport)],
     once: Idempotent,
     resolver: Resolving,
@@ -280,7 +280,7 @@ async def import_messages(
 
 @router.post("/sessions/{session_id}/compress", status_code=202, response_model=Compressing)
 async def compress_session(
-    request: Request, caller: Service, session: SessionInPath, once: Idempotent, resolver: Resolving, hot: HotDb
+    request: Request, caller: Service, session: SessionOfRun, once: Idempotent, resolver: Resolving, hot: HotDb
 ) -> Response:
     """Have the older turns summarised now instead of when the history is over its budget. A worker does it."""
     options = replace(resolver.history_of(session), force=True)

@@ -45,6 +45,13 @@ class Lease:
         """All that was under way is stored or about to be (a step is stored to its end), and nothing more is begun."""
         return self.waiting > 0 and self.calls == 0
 
+    async def rest(self) -> None:
+        """A call waits for a run that this leaving process has let go of: nothing is under way in it here any more, and the
+        process lets go of this run too. Does not return."""
+        self.calls -= 1
+        self.waiting += 1
+        await asyncio.Event().wait()
+
     def renewed(self, since: float) -> None:
         self.until = max(self.until, since + self.seconds)
 

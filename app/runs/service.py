@@ -166,11 +166,12 @@ class RunService:
         self._supervisor.own(Owned({**started, "request": row["request"]}, held, fresh=True))
         return started
 
-    async def settle(self, row: asyncpg.Record) -> asyncpg.Record:
-        """The run once it has ended or waits; `wait` for those who work here, and go on while this process drains."""
+    async def settle(self, row: asyncpg.Record, for_run_id: str) -> asyncpg.Record:
+        """A run once it has ended or waits, for another one of this process that waits for it until it is let go of."""
         while row["status"] in (RunStatus.QUEUED, RunStatus.RUNNING):
             run_id = row["id"]
-            if not await self._supervisor.settle(run_id) and not await self._supervisor.take(run_id, beyond_limit=True):
+            here = await self._supervisor.settle(run_id, for_run_id)
+            if not here and not await self._supervisor.take(run_id, beyond_limit=True):
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
             row = await repository.reload(self.pool, run_id)
         return row

@@ -24,7 +24,6 @@ from app.runs.runner import OutOfReach, Owned, Runner
 _LAST_STEPS_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 
-
 OnEnd = Callable[[asyncpg.Record], Awaitable[None]]
 """What is told, with its row, of every run that ended or began to wait in this process. It may be lost with the process."""
 
@@ -160,9 +159,8 @@ class Supervisor:
 
     def _tell_end(self, row: asyncpg.Record) -> None:
         on_end = self._on_end
-        if on_end is None or (row["agent_id"] is None and row["parent_run_id"] is None):
-            return
-        self._spawn(lambda: on_end(row))
+        if on_end is not None and (row["agent_id"] is not None or row["parent_run_id"] is not None):
+            self._spawn(lambda: on_end(row))
 
     def _follow_up(self, next_run_id: str | None, was_full: bool) -> None:
         """Start the session's next run (or this one again), and those that waited for a place in this process."""
@@ -200,11 +198,13 @@ class Supervisor:
         leaving.cancel()
         return True
 
-    async def settle(self, run_id: str) -> bool:
-        """Wait until this process has ended a run, also while it drains; False when it has no such run."""
+    async def settle(self, run_id: str, for_run_id: str) -> bool:
+        """Wait until a run that another one here waits for is not executed here any more; False when it was not."""
         running = self._running.get(run_id)
         if running is not None:
             await asyncio.wait((running.task,))
+        elif self._draining and for_run_id in self._running:
+            await self._running[for_run_id].owned.lease.rest()
         return running is not None
 
     async def take(self, run_id: str, *, beyond_limit: bool = False) -> bool:

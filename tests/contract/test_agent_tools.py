@@ -8,7 +8,7 @@ from app.infra.settings import Settings
 from tests.api import TENANT, Api, TestTools, call, calls, schema, wanted
 from tests.contract.test_custom_providers import HELLO, provider
 from tests.contract.test_doors import problem
-from tests.contract.test_recovery import fleet_on, template
+from tests.contract.test_recovery import Replica, fleet_on, template
 from tests.contract.test_waiting import approve, decide, until
 from tests.providers.model_server import ModelServer
 from tests.tools_app import Held, Reply
@@ -207,6 +207,17 @@ class TestWhatAProcessDidNotSayBeforeItDied:
         assert (await api.ended(child["id"])).ending == ("cancelled", "cancelled")
 
 
+async def refuses(replica: Replica) -> None:
+    """Wait until a process takes no connections any more."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(replica.http.base_url.host, replica.http.base_url.port)
+        except ConnectionRefusedError:
+            return
+        writer.close()
+        await asyncio.sleep(0.05)
+
+
 class TestACrash:
     async def test_whoever_carries_the_run_on_finds_its_child_again(
         self, settings: Settings, template: str, test_tools: TestTools
@@ -230,3 +241,24 @@ class TestACrash:
         assert {request.headers["idempotency-key"] for request in slow.requests} == {
             slow.requests[0].json["data"]["call_id"]
         }
+
+    async def test_a_process_that_leaves_lets_go_of_both_as_soon_as_the_child_s_call_is_stored(
+        self, settings: Settings, template: str, test_tools: TestTools
+    ) -> None:
+        """Also when nobody else is there to carry them on."""
+        async with fleet_on(settings, "agents_leaving", template, RONDO_DRAIN_SECONDS="50") as fleet:
+            first = await fleet.start()
+            api = await first.admin.new_workspace()
+            held = Held(body={"items": [1]})
+            slow = await test_tools.host(api, "slow", held, parameters=schema())
+            await api.new_agent(call("slow"), "Three.", allowed_tools=["slow"])
+            run = await start(api, ask(), "So: 3.")
+            await slow.received()
+            first.process.terminate()
+            async with asyncio.timeout(20):
+                await refuses(first)
+                held.gate.set()
+                await first.process.wait()
+            second = await fleet.start()
+            played = await second.api(api).ended(run["id"])
+        assert (played.run["output"], played.outcomes, len(slow.requests)) == ("So: 3.", ["neutral"], 1)

@@ -193,7 +193,7 @@ class TestCeiling:
             fired = [fired["run_id"] for triggered in done for fired in triggered.fired]
             assert len(set(fired)) == len(fired) == 200
             assert [skipped["reason"] for triggered in done for skipped in triggered.skipped] == ["daily_ceiling"] * 800
-            await asyncio.gather(*(one.runs.settle(row) for triggered in done for row in triggered.queued))
+            await asyncio.gather(*(one.runs.settle(row, row["id"]) for triggered in done for row in triggered.queued))
             await asyncio.gather(one.drain(), two.drain())
         counts = "SELECT status, count(*) FROM runs WHERE agent_id = $1 GROUP BY status"
         assert [tuple(row) for row in await migrated.pool.fetch(counts, agent["id"])] == [("completed", 200)]
