@@ -247,7 +247,7 @@ WITH owner AS (
   UPDATE runs SET status = 'waiting', claim = NULL, lease_expires_at = NULL, pending = $3, claimed_at = NULL,
          reserved_seq = $5,
          worked_seconds = worked_seconds + extract(epoch FROM now() - claimed_at)::float8,
-         wake_at = (SELECT min(expires_at) FROM tool_calls WHERE run_id = $1 AND answered_at IS NULL)
+         wake_at = now() + interval '10 seconds'
    WHERE id = $1 AND claim = $2 AND status = 'running' RETURNING *),
 kept_events AS ({_KEEP_EVENTS.format(events="$4::jsonb")})
 SELECT owner.*, NULL::text AS next_run_id FROM owner
@@ -277,6 +277,13 @@ UPDATE tool_calls SET resolution = given.value
 
 # $1 run_id, $2 what it still waits for
 STILL_PENDING = "UPDATE runs SET pending = $2 WHERE id = $1 RETURNING *"
+
+# $1 run_id, $2 what it waits for, now that this was looked at: it wakes when the first of it runs out
+WAIT = """
+UPDATE runs SET pending = $2, wake_at = (
+    SELECT min(expires_at) FROM tool_calls WHERE run_id = $1 AND answered_at IS NULL AND resolution IS NULL)
+ WHERE id = $1
+"""
 
 # $1 run_id: it has what it waited for; whoever claims it carries on
 RELEASE = """

@@ -124,7 +124,10 @@ async def supply(pool: Pool, run_id: str, given: ToolResults) -> tuple[asyncpg.R
 
 
 async def came_early(pool: Pool, run_id: str) -> bool:
-    """After a run has begun to wait: whether all that it waits for was given meanwhile, so that it goes on."""
+    """After a run has begun to wait: whether all that it waits for was given meanwhile, so that it goes on.
+
+    Until it was looked at, a run wakes after some seconds: so one whose owner died in between is looked at by another.
+    """
     async with pool.acquire() as connection, connection.transaction():
         run = await _lock(connection, run_id)
         pending = _pending(run) if run is not None else []
@@ -135,12 +138,9 @@ async def came_early(pool: Pool, run_id: str) -> bool:
         )
         given = {row["id"] for row in rows}
         rest = [item for item in pending if item["call_id"] not in given]
-        if not pending or len(rest) == len(pending):
+        if not pending:
             return False
-        if rest:
-            await connection.execute(statements.STILL_PENDING, run_id, rest)
-        else:
-            await connection.execute(statements.RELEASE, run_id)
+        await (connection.execute(statements.WAIT, run_id, rest) if rest else connection.execute(statements.RELEASE, run_id))
         return not rest
 
 
