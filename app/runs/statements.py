@@ -281,7 +281,8 @@ STILL_PENDING = "UPDATE runs SET pending = $2 WHERE id = $1 RETURNING *"
 # $1 run_id, $2 what it waits for, now that this was looked at: it wakes when the first of it runs out
 WAIT = """
 UPDATE runs SET pending = $2, wake_at = (
-    SELECT min(expires_at) FROM tool_calls WHERE run_id = $1 AND answered_at IS NULL AND resolution IS NULL)
+    SELECT min(expires_at) FROM tool_calls WHERE run_id = $1 AND answered_at IS NULL
+       AND coalesce(resolution->>'kind', '') NOT IN ('result', 'error'))
  WHERE id = $1
 """
 
