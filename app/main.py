@@ -15,6 +15,7 @@ from app import health, openapi
 from app.agents import endpoints as agents
 from app.auth import endpoints as auth
 from app.custom_providers import endpoints as custom_providers
+from app.erasure import endpoints as erasure
 from app.infra.errors import RondoError
 from app.infra.settings import Settings
 from app.memories import endpoints as memories
@@ -30,7 +31,7 @@ from app.tools import endpoints as tools
 DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
 ROUTERS = (
     auth.router, sessions.router, rules.router, memories.router, tools.router, custom_providers.router, runs.router,
-    agents.router, redaction.router, health.router,
+    agents.router, erasure.router, redaction.router, health.router,
 )  # fmt: skip
 
 
