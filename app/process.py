@@ -17,6 +17,7 @@ from app.infra.queue import JobQueue
 from app.infra.settings import Settings, SettingsError, parse_encryption_keys
 from app.infra.token_bucket import TokenBuckets
 from app.limits import StreamPlaces
+from app.memories.own_tools import with_own_tools
 from app.outbound.address_guard import AddressGuard
 from app.outbound.connector import guarded_connector
 from app.outbound.sender import Sender
@@ -121,7 +122,8 @@ def _join(
     own_tools, model_for = tools_source(pool, crypto, sender), models_source(pool, crypto, catalog)
 
     async def toolbox_for(run: Any) -> RunTools:
-        return await agents.children.with_agents(await own_tools(run), run)
+        named = with_own_tools(pool, await own_tools(run), run)
+        return await agents.children.with_agents(named, run)
 
     hooks = None if settings.hooks is None else load_hooks(settings.hooks)
     prompts = PromptBuilder(pool, prompt_sources(pool))

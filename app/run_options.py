@@ -71,8 +71,15 @@ AGENT_PREFIX = "agent:"
 """`agent:NAME` among a run's tools offers another agent."""
 
 
+REMEMBER, RECALL = "builtin:remember", "builtin:recall"
+BUILTINS = {REMEMBER: "remember", RECALL: "recall"}
+"""Tools of our own, and the names under which a model is offered them. They are only had by naming them."""
+
+
 def offered_name(tool: str) -> str:
     """The name under which a model is offered a tool; an agent's is `agent_NAME`, as far as providers allow its letters."""
+    if tool in BUILTINS:
+        return BUILTINS[tool]
     if not tool.startswith(AGENT_PREFIX):
         return tool
     return re.sub(r"[^A-Za-z0-9_-]", "_", "agent_" + tool.removeprefix(AGENT_PREFIX))[:64]

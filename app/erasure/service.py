@@ -20,7 +20,8 @@ _STOP_ROUNDS = 20
 _IDS = re.compile(r"\b[a-z]{3,4}_[0-9a-f]{32}\b")
 _NO_IDS: list[list[str]] = [[], [], [], []]
 _DRAWN_FROM_THEM_ALONE = """
-EXISTS (SELECT FROM memory_sources AS s WHERE s.memory_id = m.id AND s.session_id = ANY((SELECT sessions FROM given)::text[]))
+EXISTS (SELECT FROM memory_sources AS s WHERE s.memory_id = m.id
+               AND s.session_id = ANY((SELECT sessions FROM given)::text[]))
 AND NOT EXISTS (SELECT FROM memory_sources AS s WHERE s.memory_id = m.id
                    AND s.session_id <> ALL((SELECT sessions FROM given)::text[]))
 """
@@ -92,7 +93,7 @@ async def _cancel(runs: RunService, row: asyncpg.Record) -> None:
 
 
 async def _forget_answers(connection: Connection, crypto: Crypto, found: Within) -> int:
-    """Forget what repeated calls would be answered: of runs that go, and every sealed answer or path that names what goes."""
+    """Forget what repeated calls would be answered: of runs that go, and what names something that goes."""
     rows = await connection.fetch("SELECT * FROM idempotency_keys WHERE workspace_id = $1 FOR UPDATE", found.workspace_id)
     going = found.ids
     gone = [row for row in rows if row["run_id"] in going or _names(crypto, row, going, found.axes)]
@@ -137,7 +138,8 @@ async def export(pool: Pool, workspace_id: str, axes: Axes) -> AsyncIterator[byt
 
 
 async def _rows(pool: Pool, store: Store, found: Within) -> AsyncIterator[bytes]:
-    keys, hidden, last, comma = ", ".join(store.key), list(store.hidden), [], b""
+    keys, hidden, comma = ", ".join(store.key), list(store.hidden), b""
+    last: list[Any] = []
     while True:
         after = f"AND ({keys}) > ({', '.join(f'${12 + number}' for number in range(len(last)))})" if last else ""
         rows = await pool.fetch(

@@ -15,8 +15,8 @@ Axes = Mapping[str, Reference | None]
 
 GIVEN = (
     "WITH given AS (SELECT $1::text AS workspace, $2::text[] AS runs, $3::text[] AS sessions, $4::text[] AS memories,"
-    " $5::text[] AS agents, $6::text AS tenant_type, $7::text AS tenant_id, $8::text AS subject_type, $9::text AS subject_id,"
-    " $10::text AS member_type, $11::text AS member_id)"
+    " $5::text[] AS agents, $6::text AS tenant_type, $7::text AS tenant_id, $8::text AS subject_type,"
+    " $9::text AS subject_id, $10::text AS member_type, $11::text AS member_id)"
 )
 """What every statement here has in front: eleven places, of which it may use any."""
 

@@ -68,6 +68,7 @@ class Settings(BaseModel):
     history_keep_recent_turns: Annotated[int, Field(ge=1, le=1000)] = 6
     history_summary_model: Annotated[str, Field(pattern=r"^[^/\s]+/\S+$")] | None = None
     memory_read: bool = True
+    memory_write: bool = True
     memory_max_tokens: Annotated[int, Field(ge=0, le=100_000)] = 800
 
     # defaults of a run (section 4)

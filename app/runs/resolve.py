@@ -14,7 +14,7 @@ from app.infra.errors import Invalid
 from app.infra.settings import Settings
 from app.providers.catalog import Catalog
 from app.providers.scripted import scripted_turns
-from app.run_options import AgentOptions, offered_name, resolve, resolve_each
+from app.run_options import BUILTINS, AgentOptions, offered_name, resolve, resolve_each
 from app.runs.answer import check_schema
 from app.runs.prompt import NextTurn
 from app.runs.shapes import RunCreate, SessionRunCreate
@@ -123,7 +123,8 @@ class Resolver:
         )
 
     def _memory(self, sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        defaults = {"read": self._settings.memory_read, "max_tokens": self._settings.memory_max_tokens}
+        settings = self._settings
+        defaults = {"read": settings.memory_read, "write": settings.memory_write, "max_tokens": settings.memory_max_tokens}
         return resolve_each("memory", sources, defaults)
 
     def alone(self, workspace_id: str, wanted: RunCreate, known: Known) -> Resolved:
@@ -210,11 +211,11 @@ def _tools(named: list[str] | None, known: Known) -> list[str]:
 
 
 def check_tools(field: str, named: Sequence[str], known: Known) -> None:
-    """Raises Invalid for a name that is neither an active tool nor `agent:NAME` of an active agent, and for two tools that
-    a model could not tell apart."""
+    """Raises Invalid for a name that is no active tool, no `agent:NAME` of an active agent and no tool of our own, and for
+    two tools that a model could not tell apart."""
     offered: dict[str, str] = {}
     for name in named:
-        if name not in known.tools and name not in known.agents:
+        if name not in known.tools and name not in known.agents and name not in BUILTINS:
             raise _invalid(field, f"'{name}' is not registered or not active", "unknown_tool")
         if offered.setdefault(offered_name(name), name) != name:
             raise _invalid(field, f"'{name}' and '{offered[offered_name(name)]}' would have one name", "tool_name_taken")
