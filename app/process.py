@@ -122,8 +122,7 @@ def _join(
     own_tools, model_for = tools_source(pool, crypto, sender), models_source(pool, crypto, catalog)
 
     async def toolbox_for(run: Any) -> RunTools:
-        named = with_own_tools(pool, await own_tools(run), run)
-        return await agents.children.with_agents(named, run)
+        return await agents.children.with_agents(with_own_tools(pool, await own_tools(run), run), run)
 
     hooks = None if settings.hooks is None else load_hooks(settings.hooks)
     prompts = PromptBuilder(pool, prompt_sources(pool))
