@@ -106,3 +106,11 @@ class TestTheirNames:
         answer = await api.call("POST", f"/v1/sessions/{session}/runs", body)
         assert (answer.status_code, answer.json()["code"]) == (422, "tool_name_taken")
         await api.run(session, "So.", tools=["recall"])
+
+
+class TestErased:
+    async def test_a_note_for_everyone_goes_with_the_only_lines_it_rests_on(self, api: Api) -> None:
+        await remembering(api, applies_to="everyone")
+        assert [note["member"] for note in await kept(api)] == [None]
+        answer = await api.call("DELETE", "/v1/data?tenant=organization:42&member=agent:maria")
+        assert (answer.json()["deleted"]["memories"], await kept(api)) == (1, [])
