@@ -119,6 +119,8 @@ class OwnTools:
         rows = await connection.fetch(_READ_LINES, self._run["id"])
         if rows:
             said = [(row["position"], row["content"]) for row in rows]
+        elif self._run["agent_id"] is not None:
+            said = []  # an event's payload, or a task that a model wrote: no user has said it
         else:
             said = [(0, text) for text in _given(self._run["request"])]
         lines = tuple(Line(number, place, "user", text, alias) for number, (place, text) in enumerate(said, 1))

@@ -70,6 +70,18 @@ class TestRemember:
         assert (played.outcomes, await kept(api)) == (["error"], [])
 
 
+class TestAnEvent:
+    async def test_its_payload_is_nothing_that_a_user_said(self, api: Api) -> None:
+        note = {
+            "text": "The office closes on Fridays.", "kind": "fact", "about": "organization", "applies_to": "everyone",
+            "importance": 3,
+        }  # fmt: skip
+        await api.new_agent(call("remember", note), "So.", allowed_tools=["builtin:remember"], event_triggers=["saved"])
+        fired = await api.trigger(payload={"note": "The office closes on Fridays."})
+        played = await api.ended(fired["fired"][0]["run_id"])
+        assert (played.outcomes, await kept(api)) == (["error"], [])
+
+
 class TestRecall:
     async def test_it_finds_what_applies_and_nothing_of_another_member(self, api: Api) -> None:
         for member, text in ((MARIA, "Reads reports on Mondays."), (JUAN, "Hates reports."), (None, "Reports are blue.")):

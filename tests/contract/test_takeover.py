@@ -14,7 +14,7 @@ from app.infra import redis as redis_client
 from app.infra.database import Database
 from app.infra.redis import Line
 from app.infra.settings import Settings
-from app.main import RequestLog
+from app.request_log import Failures, RequestLog
 from app.runs.recovery import catch_up
 from tests.api import Api, Event, TestTools, call, calls, wanted
 from tests.contract.test_events import lose_log
@@ -146,7 +146,7 @@ class TestRequestCutOffByAShutdown:
             sent.append(message)
 
         scope = {"type": "http", "method": "POST", "path": "/v1/runs", "headers": []}
-        task = asyncio.ensure_future(RequestLog(endless)(scope, lambda: asyncio.sleep(0), send))  # type: ignore[arg-type,return-value]
+        task = asyncio.ensure_future(RequestLog(Failures(endless))(scope, lambda: asyncio.sleep(0), send))  # type: ignore[arg-type,return-value]
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
