@@ -1,6 +1,7 @@
 """The seven cases that an agent loop meets in practice, one run each, as the model, the client and the caller see them."""
 
 import json
+import re
 
 from tests.api import Api, TestTools, call, calls, schema, wanted
 from tests.tools_app import Reply
@@ -61,8 +62,9 @@ class TestSevenCases:
         assert played.outcomes == ["failed"]
         assert played.ending == ("completed", "stop")
         seen = played.shown() + json.dumps([event.data for event in streamed])
-        for secret in ("SQLSTATE", "hotels_live", "PDOException", "/var/www", "Hotels.php", "500"):
+        for secret in ("SQLSTATE", "hotels_live", "PDOException", "/var/www", "Hotels.php"):
             assert secret not in seen
+        assert not re.search(r"(?<![\w.])500(?![\w.])", seen), "a status, not three digits of an id or a time"
         assert played.calls[0]["status"] == 500
         assert "SQLSTATE" in played.calls[0]["cause"]
 
