@@ -75,6 +75,9 @@ class FakeJournal:
     def stored(self, iteration: int) -> StoredIteration | None:
         return self.earlier.get(iteration)
 
+    def seconds(self, iteration: int) -> float:
+        return float(iteration)
+
     async def reply(self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         self.replies.append((iteration, reply, calls))
 

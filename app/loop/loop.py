@@ -6,7 +6,6 @@ stored is taken from the journal instead of being done again; the loop itself is
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import monotonic
 
 from app.loop.events import IterationCompleted, IterationStarted
 from app.loop.guards import CAP_NOTE, EMPTY_NUDGE, EMPTY_STREAK_HINT, MISFIT, EmptyStreak
@@ -66,7 +65,6 @@ class _Loop:
 
     async def iterate(self, iteration: int) -> Outcome | None:
         """One model call and its calls; an outcome when the run ends with it."""
-        started = monotonic()
         last = iteration == self.limits.max_iterations
         capped = last and self.limits.on_cap == "answer" and self.asked_for_tools
         self.emit(IterationStarted(iteration, self.task.model))
@@ -83,7 +81,7 @@ class _Loop:
             stopped = await self.answer(iteration, reply, calls, ending)
             if stopped is not None:
                 return stopped
-        seconds = round(monotonic() - started, 6)
+        seconds = self.journal.seconds(iteration)
         self.emit(IterationCompleted(iteration, reply.finish_reason, reply.usage.as_dict(), seconds))
         if calls:
             return await self.incomplete(iteration, ending, self.last_text) if ending else None

@@ -170,7 +170,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One attempt at a model call, as the trace shows it. `seconds` are wall time; `error` is for people."""
+    """One attempt at a model call, as the trace shows it. `seconds` are wall time, after a pause of `paused_seconds`;
+    `error` is for people."""
 
     model: str
     attempt: int
@@ -179,6 +180,7 @@ class ModelCall:
     usage: Usage = Usage()
     finish_reason: FinishReason | None = None
     error: str | None = None
+    paused_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,10 @@ class Journal(Protocol):
         """What an earlier owner of the run wrote of this iteration."""
         ...
 
+    def seconds(self, iteration: int) -> float:
+        """How long an iteration took, by what is stored of it: the same for every owner of the run."""
+        ...
+
     async def reply(self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         """Store the assistant's turn, then show `message.completed`."""
         ...

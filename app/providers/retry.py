@@ -1,12 +1,12 @@
 """The loop's Provider: retries, failover and the telling of deltas around clients that make one attempt each."""
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Literal
 
+from app.infra.pause import pause
 from app.loop.events import MessageDelta, MessageDiscarded, ReasoningDelta
 from app.loop.messages import ErrorCode, ModelCall, ModelFailure, Reply
 from app.loop.ports import Emit, ModelRequest
@@ -46,7 +46,8 @@ class RetryingProvider:
 
     Only what may pass by itself is tried again, and only before anything of this model call was shown does the next
     candidate get its turn. A message of which something was shown is discarded before it is written anew; when there is
-    no further attempt, what was shown stays. Exceptions that are no `ProviderError` are bugs and come through.
+    no further attempt, what was shown stays. Exceptions that are no `ProviderError` come through: bugs, and what `pause`
+    finds.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class RetryingProvider:
         candidates: Sequence[Candidate],
         emit: Emit,
         policy: RetryPolicy | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = pause,
         random: Callable[[], float] = random.random,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -89,6 +90,7 @@ class RetryingProvider:
                 return answer
             call.discard()
             await self._sleep(wait_seconds)
+            call.paused_seconds = wait_seconds
             number += 1
 
     def _wait_seconds(self, error: ProviderError, number: int) -> float | None:
@@ -110,6 +112,7 @@ class _ModelCall:
         self._request, self._emit, self._clock = request, emit, clock
         self._started = 0.0
         self._first_at: float | None = None
+        self.paused_seconds = 0.0
 
     async def attempt(self, candidate: Candidate) -> Reply | ProviderError:
         self._started, self._first_at = self._clock(), None
@@ -144,7 +147,9 @@ class _ModelCall:
             attempt=len(self.attempts) + 1,
             seconds=round(self._clock() - self._started, 6),
             first_token_seconds=None if self._first_at is None else round(self._first_at - self._started, 6),
+            paused_seconds=round(self.paused_seconds, 6),
         )
+        self.paused_seconds = 0.0
         if isinstance(answer, Reply):
             call = replace(call, usage=answer.usage, finish_reason=answer.finish_reason)
         else:

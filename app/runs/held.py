@@ -1,7 +1,8 @@
 """A wrap of the Provider and Tools ports for as long as a run is held: nothing is asked or called in its name after that.
 
-Before each call the lease is looked at, which costs nothing unless this process stood still for longer than a lease. While
-the process leaves, nothing new is begun: the call waits until its run is let go of (`Supervisor.drain`).
+Before each call, and before an attempt at it that is made again, the lease is looked at, which costs nothing unless this
+process stood still for longer than a lease. While the process leaves, nothing new is begun: the call waits until its run is
+let go of (`Supervisor.drain`).
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from app.infra.pause import looking
 from app.loop.messages import ModelFailure, PendingCall, Reply, ToolCall, ToolResult
 from app.loop.ports import ModelRequest, Provider, Tools
 from app.runs.lease import Lease
@@ -36,7 +38,8 @@ class Held:
     def calling(self) -> Iterator[None]:
         self.lease.calls += 1
         try:
-            yield
+            with looking(self.lease.confirm):
+                yield
         finally:
             self.lease.calls -= 1
 

@@ -41,6 +41,7 @@ from app.runs import statements
 from app.runs.lease import Lease
 from app.runs.shapes import run_json
 from app.runs.stored import answer_row, attempts_json, call_row, reply_json, shown_call, shown_pending
+from app.runs.timing import Timing
 from app.sessions.history import History
 from app.sessions.models import message_json
 
@@ -87,6 +88,7 @@ class RunJournal:
         run: Mapping[str, Any],
         lease: Lease,
         stored_iterations: Mapping[int, StoredIteration] | None = None,
+        timing: Timing | None = None,
         *,
         pending_seconds: float = 86_400.0,
     ) -> None:
@@ -94,6 +96,7 @@ class RunJournal:
         self.turn = asyncio.Lock()
         self._pending_seconds = pending_seconds
         self._stored = dict(stored_iterations or {})
+        self._timing = timing or Timing()
         self._persist: bool = run["session_id"] is not None and run["request"]["persist"]
         self._open: dict[str, tuple[int, ToolCall]] = {}
         self._pending: dict[str, dict[str, Any]] = {}
@@ -111,6 +114,9 @@ class RunJournal:
 
     def stored(self, iteration: int) -> StoredIteration | None:
         return self._stored.get(iteration)
+
+    def seconds(self, iteration: int) -> float:
+        return self._timing.seconds(iteration)
 
     async def _store(self, kind: str, seq: int | None, statement: str, *arguments: Any) -> Any:
         """Execute an owner's statement. `seq` is that of the event that it keeps, by which it is known when it was stored.
@@ -171,6 +177,7 @@ class RunJournal:
         )  # fmt: skip
         message["position"] = await self._position(row, message_id)
         self._remember(iteration, reply, calls, {})
+        self._timing.replied(iteration, (attempt.seconds + attempt.paused_seconds for attempt in reply.attempts), now)
         self._log.release(seq, event)
         self._log.stored(seq, reserved)
 
@@ -184,11 +191,13 @@ class RunJournal:
 
     @to_its_end
     async def answer(self, iteration: int, answered: AnsweredCall) -> None:
+        now = clock.now()
         reserved = [(self._log.reserve(event), event) for event in _answer_events(iteration, answered)]
         await self._store(
             "answer", reserved[-1][0], statements.ANSWER,
-            [answer_row(answered)], _result_ids([answered.call.id]), clock.now(), _rows(self._log.take_unkept()),
+            [answer_row(answered)], _result_ids([answered.call.id]), now, _rows(self._log.take_unkept()),
         )  # fmt: skip
+        self._timing.answered(iteration, now)
         self._open.pop(answered.call.id, None)
         self._pending.pop(answered.call.id, None)
         for seq, event in reserved:

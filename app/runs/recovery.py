@@ -15,6 +15,7 @@ from app.loop.events import TERMINAL_TYPES
 from app.loop.ports import StoredIteration
 from app.runs.replay import rebuild
 from app.runs.stored import answered_of, call_of, pending_of, reply_of, resolution_of
+from app.runs.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,24 @@ class Shown:
         return {**body, "text": body["text"].removeprefix(self.text)}
 
 
-async def stored_iterations(pool: Pool, run_id: str) -> dict[int, StoredIteration]:
-    """The iterations whose reply is stored, with the answers in the order in which they came."""
+async def stored_iterations(pool: Pool, run_id: str) -> tuple[dict[int, StoredIteration], Timing]:
+    """The iterations whose reply is stored, with the answers in the order in which they came, and how long they took."""
     rows = await pool.fetch(
-        "SELECT iteration, reply FROM iterations WHERE run_id = $1 AND reply IS NOT NULL ORDER BY iteration", run_id
+        "SELECT iteration, reply, model_calls, created_at FROM iterations WHERE run_id = $1 AND reply IS NOT NULL"
+        " ORDER BY iteration",
+        run_id,
     )
+    timing = Timing()
     calls = await pool.fetch("SELECT * FROM tool_calls WHERE run_id = $1 ORDER BY iteration, index", run_id)
     stored: dict[int, StoredIteration] = {}
     for row in rows:
         own = [call for call in calls if call["iteration"] == row["iteration"]]
         answered = sorted((call for call in own if call["answered_at"] is not None), key=lambda call: call["answered_at"])
         answers = {call["id"]: answered_of(call) for call in answered}
+        spent = (attempt["seconds"] + attempt.get("paused_seconds", 0.0) for attempt in row["model_calls"])
+        timing.replied(row["iteration"], spent, row["created_at"])
+        for call in answered:
+            timing.answered(row["iteration"], call["answered_at"])
         waited = [call for call in own if call["pending_reason"] is not None]
         came = {call["id"]: resolution for call in waited if (resolution := resolution_of(call)) is not None}
         stored[row["iteration"]] = StoredIteration(
@@ -66,7 +74,7 @@ async def stored_iterations(pool: Pool, run_id: str) -> dict[int, StoredIteratio
             {call["id"]: pending_of(call) for call in waited if call["answered_at"] is None},
             came,
         )
-    return stored
+    return stored, timing
 
 
 async def attempts_made(pool: Pool, run_id: str) -> int:

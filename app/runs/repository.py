@@ -137,11 +137,15 @@ async def trace(pool: Pool, run_id: str) -> list[dict[str, Any]]:
     return [
         {
             "iteration": row["iteration"],
-            "model_calls": row["model_calls"],
+            "model_calls": [_attempt(attempt) for attempt in row["model_calls"]],
             "tool_calls": [_traced(call) for call in calls if call["iteration"] == row["iteration"]],
         }
         for row in iterations
     ]
+
+
+def _attempt(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in stored.items() if name != "paused_seconds"}
 
 
 def _traced(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class Runner:
             given = run["request"]["input"]
             message = input_message(run["id"], given, await content_tokens(input_content(given)))
             await lease.lasting(lambda: self._pool.execute(statements.ASK, run["session_id"], run["id"], message))
-        stored = await lease.lasting(lambda: stored_iterations(self._pool, run["id"]))
+        stored, timing = await lease.lasting(lambda: stored_iterations(self._pool, run["id"]))
         shown = await lease.lasting(lambda: catch_up(self._event_log, self._pool, run))
         resumes = goes_on and run["epoch"] > 1 and run["started_at"] is not None
         run_log = RunLog(
@@ -167,7 +167,7 @@ class Runner:
             if resumes or shown.above is not None
             else None,
         )  # fmt: skip
-        journal = RunJournal(self._pool, run_log, run, lease, stored, pending_seconds=self._pending_seconds)
+        journal = RunJournal(self._pool, run_log, run, lease, stored, timing, pending_seconds=self._pending_seconds)
         return run_log, journal, resumes and shown.above is not None and shown.above > shown.last_seq
 
     async def _outcome(self, owned: Owned, run_log: RunLog, journal: RunJournal, discard: bool) -> Outcome:

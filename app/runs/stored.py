@@ -54,6 +54,7 @@ def attempts_json(attempts: Iterable[ModelCall]) -> list[dict[str, Any]]:
             "first_token_seconds": attempt.first_token_seconds,
             "finish_reason": attempt.finish_reason,
             "error": attempt.error,
+            "paused_seconds": attempt.paused_seconds,
         }
         for attempt in attempts
     ]

@@ -1,6 +1,5 @@
 """One call of a tool as a signed POST to the caller's application, as Standard Webhooks has it."""
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import Any
 import orjson
 
 from app.infra import clock, ids
+from app.infra.pause import pause
 from app.loop.cleaning import clean_json
 from app.loop.messages import ToolCall, ToolResult
 from app.outbound.sender import USER_AGENT, Answer, Sender, SendFailure
@@ -83,7 +83,7 @@ async def exchange(
         got = await _attempt(sender, target, body, headers, deadline - perf_counter(), fresh=fresh)
         if attempt == last or not _may_be_mended_by_time(got) or perf_counter() + PAUSE_SECONDS >= deadline:
             break
-        await asyncio.sleep(PAUSE_SECONDS)
+        await pause(PAUSE_SECONDS)
     result = _result(target, got)
     result = replace(result, seconds=round(perf_counter() - started, 6), attempts=attempt)
     return Exchange(headers, body, got if isinstance(got, Answer) else None, result)

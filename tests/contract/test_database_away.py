@@ -52,7 +52,7 @@ async def without_database(outages: Outages, *, killed: bool) -> AsyncIterator[N
 
 
 async def events_of(api: Api, run_id: str) -> list[Event]:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         return await api.events(run_id)
 
 
@@ -93,7 +93,7 @@ class TestUnderARun:
         asked = len(model.requests)
         model.play(sse(chunk("Good "), 0.6, chunk("morning"), chunk(finish="stop"), DONE))
         run = await here.run(await here.new_session(), model="openai/x", background=True, status=202)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(model.requests) == asked:
                 await asyncio.sleep(0.01)
         async with without_database(outages, killed=killed):
@@ -192,7 +192,7 @@ class TestLostAnswers:
         await slow.received()
         proxy.mark = {"answer": b"the-result", "wait": b"the-pending"}.get(lost, b"")
         held.gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await api.get(f"/v1/runs/{run['id']}"))["status"] != "waiting":
                 await asyncio.sleep(0.02)
         decision = {"decisions": [{"call_id": "*", "decision": "approve"}]}

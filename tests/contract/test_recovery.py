@@ -181,7 +181,7 @@ class Follower:
             self.broken += 1
 
     async def until(self, reached: Callable[[list[Event]], bool]) -> None:
-        async with asyncio.timeout(20), self._changed:
+        async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(lambda: reached(self.seen))
 
     async def saw(self, type_: str, count: int = 1) -> None:
@@ -308,7 +308,7 @@ async def crash(settings: Settings, template: str, test_tools: TestTools) -> Asy
             f"/v1/runs/{runs['pay']['id']}/approvals", {"decisions": [{"call_id": "*", "decision": "approve"}]}, 200
         )
         happened.played["pay"] = await ended(other, runs["pay"])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.gather(happened.elsewhere.task, happened.returned.task, edited.task)
         yield happened
 
@@ -450,7 +450,7 @@ async def restart(settings: Settings, template: str, test_tools: TestTools) -> A
         held.gate.set()
         follower = Follower(run["id"], api)
         await follower.saw("run.waiting")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (idle := await active_runs(api)) > 0:
                 await asyncio.sleep(0.01)
         before = await api.get(f"/v1/runs/{run['id']}")
@@ -470,7 +470,7 @@ async def restart(settings: Settings, template: str, test_tools: TestTools) -> A
         await slow.received()
         first.process.send_signal(signal.SIGTERM)
         handed_over = await ended(other, long)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             exit_code = await first.process.wait()
             await follower.task
         yield Restart(before, (busy, idle), after, waited, pay, exit_code, handed_over, follower, slow)

@@ -7,7 +7,8 @@ import pytest
 
 from app.infra.settings import Settings
 from tests.api import TestTools, call
-from tests.contract.test_recovery import Follower, Replica, check, ended, fleet_on, template
+from tests.contract.test_recovery import Follower, Replica, check, ended, fleet_on, said, template
+from tests.providers.model_server import ModelServer, json_answer
 from tests.tools_app import Held
 
 __all__ = ["template"]
@@ -42,10 +43,10 @@ class TestStoodStill:
             finally:
                 held.gate.set()
                 first.process.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not await refused(first):
                     await asyncio.sleep(0.05)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await follower.task
             assert (*played.ending, played.run["output"]) == ("completed", "stop", "Done.")
             assert (len(slow.requests), len(after.requests)) == (2, 1)
@@ -53,6 +54,28 @@ class TestStoodStill:
             check(played)
             assert [event.raw for event in follower.seen] == [event.raw for event in await other.events(run["id"])]
             assert (await ended(other, run)).messages == played.messages
+
+    async def test_it_does_not_ask_again_after_the_pause_of_a_retry(self, settings: Settings, template: str) -> None:
+        async with ModelServer() as model:
+            urls = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "sk-test"}
+            async with fleet_on(settings, "recovery_stale_retry", template, **urls) as fleet:
+                first, second = await asyncio.gather(fleet.start(), fleet.start())
+                api = await first.admin.new_workspace()
+                busy = json_answer({"error": {"message": "busy"}}, 503, Retry_After="1")
+                model.play(busy, said("Done."), said("never"))
+                run = await api.run(await api.new_session(), model="openai/x", background=True, status=202)
+                async with asyncio.timeout(30):
+                    await model.asked.wait()
+                first.process.send_signal(signal.SIGSTOP)
+                try:
+                    played = await ended(second.api(api), run)
+                finally:
+                    first.process.send_signal(signal.SIGCONT)
+                async with asyncio.timeout(30):
+                    while not await refused(first):
+                        await asyncio.sleep(0.05)
+                assert (*played.ending, played.run["output"]) == ("completed", "stop", "Done.")
+                assert (len(model.requests), model.left) == (2, 1)
 
 
 class TestLogLostAndOwnerKilled:
@@ -74,7 +97,7 @@ class TestLogLostAndOwnerKilled:
             await fleet.forget_log(run["id"])
             await first.kill()
             held.gate.set()
-            async with asyncio.timeout(25):
+            async with asyncio.timeout(60):
                 await follower.task
             ids = [event.id for event in follower.seen if event.id is not None]
             assert ids == sorted(set(ids))

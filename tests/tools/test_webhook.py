@@ -9,6 +9,8 @@ import pytest_asyncio
 from standardwebhooks.webhooks import Webhook
 
 from app.infra import ids
+from app.infra.errors import LeaseLost
+from app.infra.pause import looking
 from app.loop.messages import ToolCall, ToolOutcome
 from app.outbound.address_guard import AddressGuard
 from app.outbound.sender import Sender
@@ -154,6 +156,15 @@ class TestTryingAgain:
         assert [request.headers["rondo-attempt"] for request in server.requests] == ["1", "2"]
         assert [request.headers["webhook-timestamp"] for request in server.requests] == ["1700000000", "1700000400"]
         assert one.headers["webhook-signature"] != two.headers["webhook-signature"]
+
+    async def test_not_when_the_run_is_no_longer_ours_after_the_pause(self, sender: Sender) -> None:
+        async def look() -> None:
+            raise LeaseLost
+
+        async with WebhookServer(Reply(503), Reply(body={"n": 1})) as server:
+            with pytest.raises(LeaseLost), looking(look):
+                await call_webhook(sender, target(server.url), IDENTITY, CALL)
+        assert len(server.requests) == 1
 
     @pytest.mark.parametrize("reply", [Reply(503), Reply(ending="close")])
     async def test_it_is_tried_no_third_time(self, sender: Sender, reply: Reply) -> None:
