@@ -17,6 +17,8 @@ from app.runs.service import RunService
 
 _ROWS_AT_ONCE = 200
 _STOP_ROUNDS = 20
+_ERASING_SECONDS = 600.0
+"""For one store: longer than other statements may take, since all of a tenant goes at once."""
 _IDS = re.compile(r"\b[a-z]{3,4}_[0-9a-f]{32}\b")
 _NO_IDS: list[list[str]] = [[], [], [], []]
 _DRAWN_FROM_THEM_ALONE = """
@@ -67,7 +69,8 @@ async def erase(pool: Pool, runs: RunService, crypto: Crypto, workspace_id: str,
         found = await Within(workspace_id, axes).read(connection, lock=True)
         deleted["idempotency_keys"] = await _forget_answers(connection, crypto, found)
         for store in stores(axes):
-            status = await connection.execute(f"{GIVEN} DELETE FROM {store.table} WHERE {store.rows}", *found.places)
+            erasing = f"{GIVEN} DELETE FROM {store.table} WHERE {store.rows}"
+            status = await connection.execute(erasing, *found.places, timeout=_ERASING_SECONDS)
             deleted[store.table] = int(status.rpartition(" ")[2])
     await runs.forget(found.runs)
     deleted["event_logs"] = len(found.runs)

@@ -44,8 +44,13 @@ class Database:
         await self.engine.dispose()
 
 
-async def connect(database_url: str, *, pool_size: int = 10) -> Database:
-    """Open both pools. `database_url` is `postgresql://…`; raises what asyncpg raises when nobody answers."""
+async def connect(database_url: str, *, pool_size: int = 10, statement_seconds: float | None = None) -> Database:
+    """Open both pools. `database_url` is `postgresql://…`; raises what asyncpg raises when nobody answers.
+
+    A statement that has no answer after `statement_seconds` raises TimeoutError and its connection is not used again: a
+    server that stands still, or a network that swallows everything, does not hold up who waits for ever. None: no limit.
+    """
+    patience = {} if statement_seconds is None else {"command_timeout": statement_seconds, "timeout": statement_seconds}
     engine = create_async_engine(
         sqlalchemy_url(database_url),
         pool_size=_ENGINE_SIZE,
@@ -53,6 +58,7 @@ async def connect(database_url: str, *, pool_size: int = 10) -> Database:
         pool_pre_ping=True,  # a connection from before a restart is not used again; asyncpg's pool sees it by itself
         json_serializer=_text,
         json_deserializer=orjson.loads,
+        connect_args=patience,
     )
     pool = await asyncpg.create_pool(
         plain_url(database_url),
@@ -62,6 +68,7 @@ async def connect(database_url: str, *, pool_size: int = 10) -> Database:
         reset=_nothing,
         # the statements of a run are planned once: planning them takes longer than running them
         server_settings={"plan_cache_mode": "force_generic_plan", "jit": "off"},
+        **patience,
     )
     return Database(engine, pool)
 

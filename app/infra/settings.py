@@ -98,6 +98,7 @@ class Settings(BaseModel):
     event_buffer_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
     event_buffer_total_bytes: Annotated[int, Field(ge=100_000)] = 64_000_000
     redis_timeout_seconds: Annotated[float, Field(gt=0)] = 2.0
+    database_timeout_seconds: Annotated[float, Field(gt=0)] = 20.0
     lease_seconds: Annotated[float, Field(ge=1)] = 15.0
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 1.0
     sweep_seconds: Annotated[float, Field(gt=0)] = 5.0

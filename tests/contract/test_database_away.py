@@ -11,6 +11,7 @@ import pytest
 from app.infra.settings import Settings
 from tests.api import Api, Event, Played, TestTools, calls, wanted
 from tests.conftest import ADMIN_KEY, serving
+from tests.faults.proxy import Proxy
 from tests.outages import Outages, outages_on
 from tests.providers.model_server import DONE, ModelServer, chunk, sse
 from tests.tools_app import Held
@@ -124,6 +125,40 @@ def requests(session: str) -> list[tuple[str, str, Any]]:
         ("POST", f"/v1/sessions/{session}/runs", {"input": "Hello", "script": ["Hi."]}),
         ("POST", "/v1/sessions", {"tenant": {"type": "a", "id": "1"}}),
     ]
+
+
+class TestStandsStill:
+    """The server, or the network before it, takes everything and never answers."""
+
+    async def test_requests_are_told_to_come_back_and_a_run_goes_on_afterwards(
+        self, outages: Outages, test_tools: TestTools
+    ) -> None:
+        line = await Proxy.open(outages.postgres.port)
+        url = (outages.settings.database_url or "").replace(f":{outages.postgres.port}/", f":{line.port}/")
+        settings = outages.settings.model_copy(update={"database_url": url, "database_timeout_seconds": 1.0})
+        try:
+            async with serving(settings) as base, httpx.AsyncClient(base_url=base, timeout=30, trust_env=False) as http:
+                here = await Api(http, ADMIN_KEY).new_workspace()
+                held = Held(body={"items": [1]})
+                slow = await test_tools.host(here, "slow", held)
+                session = await here.new_session()
+                run = await here.run(session, calls(wanted("slow")), "Done.", background=True, status=202)
+                await slow.received()
+                line.hold()
+                held.gate.set()
+                for method, path, body in requests(session):
+                    answer = await here.call(method, path, body)
+                    assert (answer.status_code, answer.json()["code"]) == (503, "capacity"), path
+                assert (await here.http.get("/readyz")).json()["checks"]["database"] == "unreachable"
+                line.flow()
+                await events_of(here, run["id"])
+                played = await here.played(await here.get(f"/v1/runs/{run['id']}"))
+                assert (*played.ending, played.run["output"]) == ("completed", "stop", "Done.")
+                assert len({request.headers["idempotency-key"] for request in slow.requests}) == 1
+                once_each(played)
+        finally:
+            line.flow()
+            await line.close()
 
 
 class CuttingProxy:

@@ -48,11 +48,17 @@ class Proxy:
             _reset(writer)
 
     async def stall(self, seconds: float) -> None:
-        self._flowing.clear()
+        self.hold()
         try:
             await asyncio.sleep(seconds)
         finally:
-            self._flowing.set()
+            self.flow()
+
+    def hold(self) -> None:
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        self._flowing.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
