@@ -115,6 +115,10 @@ class RunJournal:
     def stored(self, iteration: int) -> StoredIteration | None:
         return self._stored.get(iteration)
 
+    def leave_open(self, iteration: int, call: ToolCall) -> None:
+        """A call that somebody else left without a result, for the end to settle."""
+        self._open[call.id] = (iteration, call)
+
     def seconds(self, iteration: int) -> float:
         return self._timing.seconds(iteration)
 

@@ -12,6 +12,7 @@ from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.redis import RedisAway
 from app.loop.events import TERMINAL_TYPES
+from app.loop.messages import ToolCall
 from app.loop.ports import StoredIteration
 from app.runs.replay import rebuild
 from app.runs.stored import answered_of, call_of, pending_of, reply_of, resolution_of
@@ -75,6 +76,12 @@ async def stored_iterations(pool: Pool, run_id: str) -> tuple[dict[int, StoredIt
             came,
         )
     return stored, timing
+
+
+async def open_calls(pool: Pool, run_id: str) -> list[tuple[int, ToolCall]]:
+    """The calls without a result, with their iterations, by their names alone."""
+    query = "SELECT id, iteration, tool FROM tool_calls WHERE run_id = $1 AND answered_at IS NULL ORDER BY iteration, index"
+    return [(row["iteration"], ToolCall(row["id"], row["tool"], {}, "")) for row in await pool.fetch(query, run_id)]
 
 
 async def attempts_made(pool: Pool, run_id: str) -> int:

@@ -2,19 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import asyncpg
 import structlog
 
 from app.events.log import EventLog
-from app.events.writer import Resumption, RunLog
+from app.events.writer import RunLog
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import RUNS, log
-from app.loop.events import Event, MessageDiscarded, RunQueued, RunResumed, RunStarted
+from app.loop.events import MessageDiscarded, RunQueued
 from app.loop.loop import Task, failed, run_loop
 from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
 from app.loop.ports import OfferedTool, Provider, Tools
@@ -26,18 +25,21 @@ from app.runs.fitting import FittedProvider, Fitting, TokenFactors
 from app.runs.held import Held, HeldProvider, HeldTools
 from app.runs.hooks import HookedProvider, HookedTools, HookFailed, Hooks
 from app.runs.journal import RunJournal, call_id_of, message_id_of
-from app.runs.lease import Lease
 from app.runs.metering import MeteredProvider
-from app.runs.prompt import NextTurn, PromptBuilder, input_content, input_message, turn_of
-from app.runs.recovery import Shown, attempts_made, catch_up, stored_iterations
+from app.runs.opening import Opened, Opener, Owned
+from app.runs.prompt import NextTurn, PromptBuilder, input_content, turn_of
+from app.runs.recovery import attempts_made
 from app.runs.sent_once import SentOnce
-from app.runs.shapes import queued_json, run_json, started_json
+from app.runs.shapes import queued_json, run_json
 from app.runs.side_calls import ModelFor
 from app.sessions.compression import options_of
 from app.sessions.history import History, content_tokens
 
 FLUSH_SECONDS = 5.0
 """How long the end of a run waits for a log that is slow; readers then make its events from the rows."""
+
+
+INTERNAL = "An internal error ended the run."
 
 
 class OutOfReach(Exception):
@@ -54,25 +56,6 @@ class RunTools(Tools, Protocol):
 ToolboxFor = Callable[[Mapping[str, Any]], Awaitable[RunTools]]
 BeforeEnd = Callable[[Mapping[str, Any]], Awaitable[None]]
 """What is to be done before the end of a run is stored: its children end first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Owned:
-    """A run that this process has claimed. `fresh`: it was accepted by this process just now, nothing is stored yet."""
-
-    run: Mapping[str, Any]
-    lease: Lease
-    fresh: bool = False
-
-    @property
-    def id(self) -> str:
-        run_id: str = self.run["id"]
-        return run_id
-
-    @property
-    def claim(self) -> str:
-        token: str = self.run["claim"]
-        return token
 
 
 class Runner:
@@ -92,7 +75,7 @@ class Runner:
     ) -> None:
         self._before_end = before_end
         self._hooks = hooks
-        self._pending_seconds = pending_seconds
+        self._opener = Opener(pool, event_log, pending_seconds)
         self._pool, self._event_log = pool, event_log
         self._model_for, self._toolbox_for = model_for, toolbox_for
         self._prompts, self._compressor = prompts, compressor
@@ -106,10 +89,11 @@ class Runner:
         """
         run = owned.run
         structlog.contextvars.bind_contextvars(run_id=run["id"], session_id=run["session_id"])
-        run_log, journal, discard = await self._open(owned)
+        opened = await self._opener.open(owned)
+        run_log, journal = opened.log, opened.journal
         try:
             try:
-                outcome = await self._outcome(owned, run_log, journal, discard)
+                outcome = await self._outcome(owned, opened)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if not cancel_wanted() or task is None:
@@ -124,11 +108,11 @@ class Runner:
         """End a claimed run that nobody works on as `cancelled`, from what is stored of it."""
         run = owned.run
         structlog.contextvars.bind_contextvars(run_id=run["id"], session_id=run["session_id"])
-        run_log, journal, _ = await self._open(owned, goes_on=False)
+        opened = await self._opener.open(owned, goes_on=False)
         try:
-            return await self._finish(run, run_log, journal, cancelled(journal))
+            return await self._finish(run, opened.log, opened.journal, cancelled(opened.journal))
         finally:
-            run_log.close()
+            opened.log.close()
 
     async def announce(self, run: Mapping[str, Any]) -> None:
         """Show that a run was accepted and waits for its turn."""
@@ -141,41 +125,14 @@ class Runner:
         finally:
             run_log.close()
 
-    async def _open(self, owned: Owned, *, goes_on: bool = True) -> tuple[RunLog, RunJournal, bool]:
-        """With whether a message may have been begun of which nothing is known."""
-        run, lease = owned.run, owned.lease
-        in_session = run["session_id"] is not None and run["request"]["persist"]
-        if owned.fresh:
-            run_log = RunLog(
-                self._event_log, run["id"], run["epoch"],
-                holder=lease, reserved=run["reserved_seq"], in_session=in_session,
-            )  # fmt: skip
-            run_log.emit(RunQueued(queued_json(run)))
-            run_log.emit(RunStarted(started_json(run)))
-            return run_log, RunJournal(self._pool, run_log, run, lease, pending_seconds=self._pending_seconds), False
-        if in_session and goes_on:  # the input of a run that was queued becomes part of the history now
-            given = run["request"]["input"]
-            message = input_message(run["id"], given, await content_tokens(input_content(given)))
-            await lease.lasting(lambda: self._pool.execute(statements.ASK, run["session_id"], run["id"], message))
-        stored, timing = await lease.lasting(lambda: stored_iterations(self._pool, run["id"]))
-        shown = await lease.lasting(lambda: catch_up(self._event_log, self._pool, run))
-        resumes = goes_on and run["epoch"] > 1 and run["started_at"] is not None
-        run_log = RunLog(
-            self._event_log, run["id"], run["epoch"], shown.last_seq, shown.identities, shown.unkept,
-            holder=lease, reserved=run["reserved_seq"], in_session=in_session,
-            resumption=Resumption(_preamble(run, shown) if resumes else (), shown.above, shown.until)
-            if resumes or shown.above is not None
-            else None,
-        )  # fmt: skip
-        journal = RunJournal(self._pool, run_log, run, lease, stored, timing, pending_seconds=self._pending_seconds)
-        return run_log, journal, resumes and shown.above is not None and shown.above > shown.last_seq
-
-    async def _outcome(self, owned: Owned, run_log: RunLog, journal: RunJournal, discard: bool) -> Outcome:
-        run, request = owned.run, owned.run["request"]
+    async def _outcome(self, owned: Owned, opened: Opened) -> Outcome:
+        if opened.is_broken:
+            return failed(ErrorCode.INTERNAL, INTERNAL)
+        run, request, journal = owned.run, owned.run["request"], opened.journal
         deadline = asyncio.timeout(max(0.0, request["deadline_seconds"] - run["worked_seconds"]))
         try:
             async with deadline:
-                return await self._loop(owned, run_log, journal, discard)
+                return await self._loop(owned, opened)
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -200,10 +157,11 @@ class Runner:
             if is_out_of_reach(error):
                 raise OutOfReach from error
             log.exception("run_failed_inside")
-        return failed(ErrorCode.INTERNAL, "An internal error ended the run.")
+        return failed(ErrorCode.INTERNAL, INTERNAL)
 
-    async def _loop(self, owned: Owned, run_log: RunLog, journal: RunJournal, discard: bool) -> Outcome:
+    async def _loop(self, owned: Owned, opened: Opened) -> Outcome:
         run, request, lease = owned.run, owned.run["request"], owned.lease
+        run_log, journal = opened.log, opened.journal
         attempts = await lease.lasting(lambda: attempts_made(self._pool, run["id"])) if run["epoch"] > 1 else 0
         toolbox = await lease.lasting(lambda: self._toolbox_for(run))
         turn = turn_of(run)
@@ -232,7 +190,9 @@ class Runner:
             provider = HookedProvider(self._hooks, provider, shown, run_log.emit)
             tools = HookedTools(self._hooks, tools, shown)
         held = Held(lease, journal.begin)
-        unknown = (lambda asked: run_log.emit(MessageDiscarded(asked.iteration, asked.message_id))) if discard else None
+        unknown = (
+            (lambda asked: run_log.emit(MessageDiscarded(asked.iteration, asked.message_id))) if opened.discards else None
+        )
         fitting = Fitting(prompt, run["model"], port.window, self._summarising(run, turn), self._factors)
         fitted = FittedProvider(HeldProvider(held, provider, unknown), fitting)
         return await run_loop(task, fitted, HeldTools(held, tools), journal, run_log.emit)
@@ -297,13 +257,6 @@ class Runner:
                 await run_log.flushed()
         except TimeoutError:
             log.warning("event_log_behind", last_seq=run_log.last_seq)
-
-
-def _preamble(run: Mapping[str, Any], shown: Shown) -> list[Event]:
-    """What a new owner of a run that was under way shows first."""
-    answered = run["answered_epoch"] is not None and run["epoch"] == run["answered_epoch"] + 1
-    resumed = RunResumed("answered" if answered else "recovered")
-    return [resumed] if shown.partial is None else [resumed, MessageDiscarded(*shown.partial)]
 
 
 def _hook_failed(error: BaseException) -> Outcome:

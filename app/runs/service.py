@@ -22,9 +22,10 @@ from app.runs import lease, repository
 from app.runs.admission import Admission
 from app.runs.following import Reader, reached, rest
 from app.runs.lease import Lease
+from app.runs.opening import Owned
 from app.runs.prompt import input_content, input_message
 from app.runs.resolve import Resolved
-from app.runs.runner import Owned, Runner
+from app.runs.runner import Runner
 from app.runs.supervisor import Supervisor
 from app.sessions.history import content_tokens
 

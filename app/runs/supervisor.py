@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from time import monotonic
-from typing import Any
 
 import asyncpg
 
@@ -19,7 +18,9 @@ from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import ACTIVE_RUNS, log
 from app.loop.messages import RunStatus
 from app.runs import lease, waiting
-from app.runs.runner import OutOfReach, Owned, Runner
+from app.runs.background import Background, Work
+from app.runs.opening import Owned
+from app.runs.runner import OutOfReach, Runner
 
 _LAST_STEPS_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
@@ -59,16 +60,17 @@ class Supervisor:
         on_end: OnEnd | None = None,
     ) -> None:
         self._on_end = on_end
-        self._duties: list[tuple[float, Callable[[], Awaitable[None]]]] = []
         self._pool, self._runner, self._tell = pool, runner, tell
         self._lease_seconds = lease_seconds
-        self._heartbeat_seconds, self._sweep_seconds = heartbeat_seconds, sweep_seconds
         self._max = max_concurrent_runs
         self._running: dict[str, _Running] = {}
         self._reserved = self._promised = 0
         self._refilling = asyncio.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._follow_ups: set[asyncio.Task[None]] = set()
+        self._background = Background()
+        for seconds, work in (
+            (heartbeat_seconds, self._watch_cancels), (lease_seconds / 3, self._renew), (sweep_seconds, self.sweep),
+        ):  # fmt: skip
+            self._background.every(seconds, work)
         self._draining = False
         self._leaving = asyncio.Event()
 
@@ -91,16 +93,11 @@ class Supervisor:
             self._reserved -= has_place
 
     def start(self) -> None:
-        self._tasks = [
-            asyncio.create_task(self._every(self._heartbeat_seconds, self._watch_cancels), name="watch-cancels"),
-            asyncio.create_task(self._every(self._lease_seconds / 3, self._renew), name="renew-leases"),
-            asyncio.create_task(self._every(self._sweep_seconds, self.sweep), name="sweep-runs"),
-            *(asyncio.create_task(self._every(seconds, work), name=work.__name__) for seconds, work in self._duties),
-        ]
+        self._background.start()
 
-    def also_every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    def also_every(self, seconds: float, work: Work) -> None:
         """Something else to be done again and again, from `start` to `drain`."""
-        self._duties.append((seconds, work))
+        self._background.every(seconds, work)
 
     def own(self, owned: Owned) -> None:
         """Execute a claimed run in a task of its own."""
@@ -153,14 +150,14 @@ class Supervisor:
         """`wake RUN`: it may be free; `cancel RUN`: its end was asked for."""
         word, _, run_id = words.partition(" ")
         if word == "cancel" and run_id in self._running:
-            self._spawn(self._watch_cancels)
+            self._background.soon(self._watch_cancels)
         elif word == "wake" and self.has_room and run_id not in self._running:
-            self._spawn(lambda: self._claim(run_id))
+            self._background.soon(lambda: self._claim(run_id))
 
     def _tell_end(self, row: asyncpg.Record) -> None:
         on_end = self._on_end
         if on_end is not None and (row["agent_id"] is not None or row["parent_run_id"] is not None):
-            self._spawn(lambda: on_end(row))
+            self._background.soon(lambda: on_end(row))
 
     def _follow_up(self, next_run_id: str | None, was_full: bool) -> None:
         """Start the session's next run (or this one again), and those that waited for a place in this process."""
@@ -172,12 +169,7 @@ class Supervisor:
                 await self._refill()
 
         self._promised += was_full
-        self._spawn(work)
-
-    def _spawn(self, work: Callable[[], Awaitable[Any]]) -> None:
-        task = asyncio.create_task(self._guarded(work), name="follow-up")
-        self._follow_ups.add(task)
-        task.add_done_callback(self._follow_ups.discard)
+        self._background.soon(work)
 
     async def _refill(self) -> None:
         """One at a time, until nobody waits or no place is left: others may have become free meanwhile."""
@@ -289,27 +281,10 @@ class Supervisor:
             for run_id in [run_id for run_id, running in self._running.items() if running.owned.lease.is_at_rest]:
                 self.cancel(run_id, Stop.DRAIN)
             await asyncio.wait([running.task for running in self._running.values()], timeout=_LOOK_SECONDS)
-        for task in self._tasks:  # until here the leases were renewed
-            task.cancel()
         tasks = [running.task for running in self._running.values()]
         for run_id in list(self._running):
             self.cancel(run_id, Stop.DRAIN)
-        await asyncio.gather(*self._tasks, *tasks, *self._follow_ups, return_exceptions=True)
-
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            await self._guarded(work)
-
-    async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
-        """A database out of reach is told and tried again at the next turn: what must be done stands in it."""
-        try:
-            await work()
-        except Exception as error:
-            if not is_out_of_reach(error):
-                log.exception("supervisor_failed", work=work.__name__)
-                return
-            log.warning("supervisor_unreachable", work=work.__name__, error=type(error).__name__)
+        await asyncio.gather(self._background.stop(), *tasks, return_exceptions=True)  # until here leases were renewed
 
     async def _renew(self) -> None:
         since = monotonic()

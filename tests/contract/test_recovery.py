@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -514,6 +515,22 @@ class TestToldToStop:
         assert [event.raw for event in restart.follower.seen] == [event.raw for event in restart.handed_over.events]
 
 
+class TestOpenStreams:
+    async def test_are_told_when_to_come_back_when_their_process_stops(self, settings: Settings, template: str) -> None:
+        async with fleet_on(settings, "recovery_told", template) as fleet:
+            replica = await fleet.start()
+            api = await replica.admin.new_workspace()
+            slow = {"text": "One two three four.", "chunk_chars": 2, "delay_ms": 500}
+            run = await api.run(await api.new_session(), slow, background=True, status=202)
+            path, raw = f"/v1/runs/{run['id']}/events", b""
+            async with api.http.stream("GET", path, headers=api.headers()) as response:
+                async for part in response.aiter_raw():
+                    raw += part
+                    if raw.count(b"message.delta") == 2:
+                        replica.process.send_signal(signal.SIGTERM)
+            assert re.search(rb"\n\nretry: [1-9]\d{2,3}\n\n$", raw)
+
+
 async def left_by_a_dead_process(database: Database, run: dict[str, Any]) -> None:
     """Make of a waiting run one whose process died after it had carried it on."""
     await database.pool.execute(
@@ -561,3 +578,22 @@ class TestCrashesAtOnePoint:
         played = await self.ended(api, run)
         assert (played.ending, played.outcomes) == (("cancelled", "cancelled"), ["cancelled"])
         assert pay.requests == []
+
+    @pytest.mark.parametrize("asked_to_end", [False, True], ids=["carried on", "cancelled"])
+    async def test_a_run_whose_rows_make_no_sense_is_ended_and_not_tried_again_for_ever(
+        self, api: Api, migrated: Database, test_tools: TestTools, asked_to_end: bool
+    ) -> None:
+        await test_tools.host(api, "pay", {"paid": True}, requires_approval=True)
+        session = await api.new_session()
+        run = await api.run(session, call("pay"), "never")
+        await migrated.pool.execute("UPDATE iterations SET reply = '{}' WHERE run_id = $1", run["id"])
+        if asked_to_end:
+            await migrated.pool.execute("UPDATE runs SET cancel_requested_at = now() WHERE id = $1", run["id"])
+        await left_by_a_dead_process(migrated, run)
+        events = await api.events(run["id"])
+        ended = await api.get(f"/v1/runs/{run['id']}")
+        reason, code = ("cancelled", None) if asked_to_end else ("error", "internal")
+        assert (ended["finish_reason"], (ended["error"] or {}).get("code")) == (reason, code)
+        assert events[-1].data["run"] == ended
+        assert [message["role"] for message in await api.messages(session)] == ["user", "assistant", "tool"]
+        assert (await api.run(session, "Again."))["output"] == "Again."

@@ -254,6 +254,48 @@ class TestEmptied:
         assert after[0].type == "run.resumed"
 
 
+class TestErased:
+    async def test_who_follows_on_another_replica_is_let_go_at_once(
+        self, here: Api, there: Api, outages: Outages, test_tools: TestTools
+    ) -> None:
+        for replica in (here, there):
+            await redis_is(replica, "ok")
+        _, hook = await slow_tool(here, test_tools)
+        session = await here.new_session()
+        run = await here.run(session, call("slow"), background=True, status=202)
+        await hook.received()
+        client = Client(there, run["id"])
+        await client.saw("tool.invoking")
+        started = monotonic()
+        assert (await here.call("DELETE", f"/v1/sessions/{session}")).status_code == 204
+        await client.task
+        assert monotonic() - started < 5, "without waiting for the next ping"
+        assert client.seen[-1].type == "tool.invoking"
+
+
+class TestBufferIsFull:
+    async def test_what_waits_for_redis_is_bounded_and_the_rest_comes_from_the_rows(self, outages: Outages) -> None:
+        text = "".join(f"{number} " for number in range(40_000))
+        settings = outages.settings.model_copy(update={"event_buffer_bytes": 20_000, "event_buffer_total_bytes": 100_000})
+        async with serving(settings) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            api = await Api(http, ADMIN_KEY).new_workspace()
+            before = await dropped(api)
+            async with outages.without_redis():
+                run = await api.run(await api.new_session(), {"text": text, "chunk_chars": 50}, "never")
+                assert run["output"] == text
+                assert await dropped(api) - before > 1000
+            await redis_is(api, "ok")
+            events = await api.events(run["id"])
+            assert list(text_of(events).values()) == [text]
+            assert whole(events)[-1][1] == "run.completed"
+            assert list(text_of(await api.events(run["id"])).values()) == [text]
+
+
+async def dropped(api: Api) -> float:
+    lines = (await api.http.get("/metrics")).text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("rondo_events_dropped_total "))
+
+
 async def until(api: Api, run_id: str, kind: str) -> AsyncIterator[Event]:
     async with api.http.stream("GET", f"/v1/runs/{run_id}/events", headers=api.headers()) as response:
         async for event in read_events(response):
