@@ -12,7 +12,7 @@ from app.events.hub import Hub
 from app.events.log import EventLog, Room
 from app.infra import redis as redis_client
 from app.infra.crypto import Crypto
-from app.infra.database import Database, connect
+from app.infra.database import Database, Pool, connect
 from app.infra.queue import JobQueue
 from app.infra.settings import Settings, SettingsError, parse_encryption_keys
 from app.infra.token_bucket import TokenBuckets
@@ -26,13 +26,14 @@ from app.providers.tokens import install_vocabulary, load
 from app.providers.transport import http_client
 from app.runs.admission import Admission
 from app.runs.compressor import Compressor
+from app.runs.distiller import Distiller
 from app.runs.hooks import load_hooks
 from app.runs.prompt import PromptBuilder
 from app.runs.resolve import Resolver
 from app.runs.runner import Runner, RunTools
 from app.runs.service import RunService
-from app.runs.supervisor import Supervisor
-from app.sources import models_source, prompt_sources, tools_source
+from app.runs.supervisor import OnEnd, Supervisor
+from app.sources import distil_options_source, models_source, prompt_sources, tools_source
 from app.web import Authenticate
 
 
@@ -50,6 +51,7 @@ class Process:
     runs: RunService
     prompts: PromptBuilder
     compressor: Compressor
+    distiller: Distiller
     resolver: Resolver
     agents: AgentService
     authenticate: Authenticate
@@ -132,20 +134,12 @@ def _join(
         pool, event_log, model_for, toolbox_for, prompts, compressor, settings.pending_seconds, hooks,
         lambda run: agents.children.end_all(run),
     )  # fmt: skip
-    supervisor = Supervisor(
-        pool,
-        runner,
-        lease_seconds=settings.lease_seconds,
-        heartbeat_seconds=settings.heartbeat_seconds,
-        sweep_seconds=settings.sweep_seconds,
-        max_concurrent_runs=settings.max_concurrent_runs,
-        tell=event_log.tell,
-        on_end=lambda run: agents.run_ended(run),
-    )
+    supervisor = _supervisor(settings, pool, runner, event_log, lambda run: agents.run_ended(run))
     admission = Admission(settings.max_queued_runs, settings.max_session_queued_runs, settings.max_workspace_runs)
     runs = RunService(pool, runner, supervisor, event_log, admission, settings.lease_seconds)
     resolver = Resolver(settings, catalog)
     agents = AgentService(pool, runs, resolver, settings.agent_failures)
+    options_for = distil_options_source(resolver, agents.complete)
     for duty in (agents.scheduler.start_due, agents.children.mend):
         supervisor.also_every(settings.sweep_seconds, duty)
     return Process(
@@ -161,11 +155,25 @@ def _join(
         runs=runs,
         prompts=prompts,
         compressor=compressor,
+        distiller=Distiller(pool, model_for, queue, settings.lease_seconds, options_for),
         resolver=resolver,
         agents=agents,
         authenticate=lambda key: authenticate(pool, key),
         buckets=_buckets(settings, event_log.line),
         stream_places=StreamPlaces(settings.max_streams, settings.max_workspace_streams),
+    )
+
+
+def _supervisor(settings: Settings, pool: Pool, runner: Runner, event_log: EventLog, on_end: OnEnd) -> Supervisor:
+    return Supervisor(
+        pool,
+        runner,
+        lease_seconds=settings.lease_seconds,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        sweep_seconds=settings.sweep_seconds,
+        max_concurrent_runs=settings.max_concurrent_runs,
+        tell=event_log.tell,
+        on_end=on_end,
     )
 
 

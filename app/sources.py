@@ -1,11 +1,13 @@
 """Where a run has its tools, its model and what stands around its conversation from: a function each, over the domains."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from app.custom_providers import repository as custom_providers
 from app.infra.crypto import Crypto
 from app.infra.database import Pool
+from app.infra.errors import Conflict
 from app.loop.ports import Emit
 from app.memories.recall import Recalled, recall
 from app.outbound.sender import Sender
@@ -13,11 +15,13 @@ from app.providers.catalog import BUILT_IN, Catalog
 from app.providers.tokens import count_tokens
 from app.rules.block import rules_block
 from app.rules.repository import applying as applying_rules
+from app.runs.distiller import DistilOptions, OptionsFor
 from app.runs.prompt import PromptSources
-from app.runs.resolve import scope_of
+from app.runs.resolve import Resolver, scope_of
 from app.runs.runner import ToolboxFor
 from app.runs.side_calls import ModelFor, ModelPort
 from app.scope import Scope
+from app.sessions.models import Session
 from app.tools.toolbox import Toolbox, open_toolbox
 from app.tools.webhook import RunIdentity
 
@@ -45,6 +49,17 @@ def models_source(pool: Pool, crypto: Crypto, catalog: Catalog) -> ModelFor:
         return ModelPort(catalog.provider(request, accounts, emit, attempts_made), catalog.window(request, accounts))
 
     return model_for
+
+
+def distil_options_source(resolver: Resolver, complete: Callable[[Session], Awaitable[Session]]) -> OptionsFor:
+    """How notes are drawn from a session, with what its agent says."""
+
+    async def options_for(session: Session, last_models: Sequence[str]) -> DistilOptions:
+        with contextlib.suppress(Conflict):  # its agent is gone: what the session says itself holds
+            session = await complete(session)
+        return resolver.distil_options(session, last_models)
+
+    return options_for
 
 
 def prompt_sources(pool: Pool) -> PromptSources:

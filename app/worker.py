@@ -17,8 +17,9 @@ from app.idempotency import forget_expired
 from app.infra.queue import WakingWorker
 from app.infra.settings import Settings, SettingsError
 from app.infra.telemetry import log
+from app.memories.distillations import Trigger
 from app.process import Process, open_process
-from app.runs import compressor
+from app.runs import compressor, distiller
 from app.sessions.tokens import forget_expired_tokens
 
 _RESTART_SECONDS = 1.0
@@ -36,6 +37,17 @@ async def sweep_compressions(context: dict[str, Any]) -> None:
     await _process(context).compressor.sweep()
 
 
+async def distil(context: dict[str, Any], session_id: str, trigger: str) -> None:
+    """Draw memories from what a session has that is new."""
+    await _process(context).distiller.distil(session_id, Trigger(trigger))
+
+
+async def sweep_distillations(context: dict[str, Any]) -> None:
+    """Wake the sessions that are at rest with something new, and those that wait for another try."""
+    process = _process(context)
+    await process.distiller.sweep(60.0 * process.settings.distill_idle_minutes)
+
+
 async def forget_what_expired(context: dict[str, Any]) -> None:
     """Idempotency keys after their day, client tokens after their time, firings after `firing_days`."""
     process = _process(context)
@@ -50,9 +62,13 @@ def new_worker(process: Process, **options: Any) -> WakingWorker:
     assert process.settings.redis_url is not None
     return WakingWorker(
         process.settings.redis_url,
-        [func(compress, name=compressor.JOB, max_tries=5)],  # type: ignore[arg-type]
+        [
+            func(compress, name=compressor.JOB, max_tries=5),  # type: ignore[arg-type]
+            func(distil, name=distiller.JOB, max_tries=5),  # type: ignore[arg-type]
+        ],
         [
             cron(sweep_compressions, second=_QUARTERS, keep_result=0),  # type: ignore[arg-type]
+            cron(sweep_distillations, second=40, keep_result=0),  # type: ignore[arg-type]
             cron(forget_what_expired, minute={7, 37}, keep_result=0),  # type: ignore[arg-type]
         ],
         {"process": process},

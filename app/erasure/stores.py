@@ -79,7 +79,7 @@ def stores(axes: Axes) -> Sequence[Store]:
               f"({of_agent} OR (agent_id IN (SELECT id FROM agents WHERE {_WORKSPACE}) AND {tenants}))"),
         Store("client_tokens", ("hash",), of_session, ("workspace_id", "hash")),
         Store("runs", ("id",), _of("id", "runs"), ("workspace_id", "claim")),
-        Store("sessions", ("id",), _of("id", "sessions"), ("workspace_id", "distil_claimed_until")),
+        Store("sessions", ("id",), _of("id", "sessions"), ("workspace_id", "distil_claim", "distil_claimed_until")),
         Store("agents", ("id",), _of("id", "agents"), ("workspace_id",)),
     )  # fmt: skip
 

@@ -70,6 +70,8 @@ class Settings(BaseModel):
     memory_read: bool = True
     memory_write: bool = True
     memory_max_tokens: Annotated[int, Field(ge=0, le=100_000)] = 800
+    memory_model: Annotated[str, Field(pattern=r"^[^/\s]+/\S+$")] | None = None
+    distill_idle_minutes: Annotated[float, Field(ge=0)] = 15.0
 
     # defaults of a run (section 4)
     model: str | None = None

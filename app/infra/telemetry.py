@@ -21,6 +21,12 @@ STALE_WRITES_REFUSED = Counter(
     "rondo_stale_writes_refused", "What owners that had lost a run were refused, by kind.", ["kind"], registry=registry
 )
 EVENTS_DROPPED = Counter("rondo_events_dropped", "Events that readers take from the rows instead.", registry=registry)
+DISTILLATIONS = Counter(
+    "rondo_distillations", "Tries to draw memories from a stretch of messages, by result.", ["result"], registry=registry
+)
+NOTES_DROPPED = Counter(
+    "rondo_notes_dropped", "Notes that a model proposed and that were not kept, by reason.", ["reason"], registry=registry
+)
 COMPRESSIONS = Counter(
     "rondo_compressions", "Tries to summarise a session's older turns, by result.", ["result"], registry=registry
 )

@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from app.infra import clock
-from app.infra.database import Connection
+from app.infra.database import Connection, Pool
 from app.memories import writing
 from app.memories.admission import Add, Confirm, Decision, Known, Note, Pend, Refuse, Supersede
 from app.memories.notes import Source, Status
-from app.memories.recall import scope_of
-from app.memories.statements import LIVING
+from app.memories.ranking import ordered, prefix_queries, terms
+from app.memories.recall import candidate, scope_of
+from app.memories.statements import CANDIDATE, CANDIDATES, HEAVIEST_READ, LIVING
 from app.memories.wording import norm, norm_hash
 from app.memories.writing import Origin
 from app.scope import Scope, applies
 
+_CANDIDATES = CANDIDATES.format(columns=f"{CANDIDATE}, status, source")
 NOTES_READ = 2000
 """How many notes a proposal is compared with; a scope has 200 of them by models, and what people wrote."""
 
@@ -44,11 +46,23 @@ async def read_shelf(connection: Connection, workspace_id: str, scope: Scope, te
         f"SELECT * FROM memory_tombstones WHERE workspace_id = $1 AND {applies(2)} AND norm_hash = ANY($8)",
         workspace_id, *scope.as_columns().values(), [norm_hash(norm(text)) for text in texts],
     )  # fmt: skip
-    notes = tuple(
-        Known(row["id"], scope_of(row), row["content"], Status(row["status"]), row["pinned"], Source(row["source"]))
-        for row in rows
+    return Shelf(tuple(map(_known, rows)), frozenset((scope_of(row), row["norm_hash"]) for row in buried))
+
+
+async def most_relevant(pool: Pool, workspace_id: str, scope: Scope, words: str, limit: int) -> tuple[Known, ...]:
+    """The notes that a model is shown as known: of those that apply to a session's scope the ones that its words find, and
+    then the heaviest."""
+    asked = terms(words)
+    rows = await pool.fetch(
+        _CANDIDATES, workspace_id, *scope.as_columns().values(), asked, prefix_queries(asked), HEAVIEST_READ
     )
-    return Shelf(notes, frozenset((scope_of(row), row["norm_hash"]) for row in buried))
+    by_id = {row["id"]: row for row in rows}
+    chosen = ordered([candidate(row) for row in rows], asked=bool(asked))[:limit]
+    return tuple(_known(by_id[note.id]) for note, _, _ in chosen)
+
+
+def _known(row: Any) -> Known:
+    return Known(row["id"], scope_of(row), row["content"], Status(row["status"]), row["pinned"], Source(row["source"]))
 
 
 def writable(scope: Scope) -> list[Scope]:

@@ -124,7 +124,10 @@ class Distillation(SQLModel, table=True):
     """A range of a session's messages from which notes were drawn, or are to be; `dropped` counts refusals by reason."""
 
     __tablename__ = "distillations"
-    __table_args__ = (Unique("session_id", "from_position", name="distillations_one_per_range"),)
+    __table_args__ = (
+        Unique("session_id", "from_position", name="distillations_one_per_range"),
+        Index("distillations_due", "next_attempt_at", postgresql_where=text("status = 'due'")),
+    )
 
     id: int | None = Column_(default=None, sa_column=Column(BIGINT, Identity(always=True), primary_key=True))
     session_id: str = Column_(sa_column=Column(Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False))

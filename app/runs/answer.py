@@ -30,15 +30,20 @@ def answer_parser(schema: dict[str, Any]) -> Callable[[str], ParsedAnswer]:
     validator = _validator(schema)
 
     def parse(text: str) -> ParsedAnswer:
-        fenced = _FENCED.match(text)
-        try:
-            value = clean_json(json.loads(fenced.group(1) if fenced else text))
-        except (ValueError, RecursionError, TooDeep):
-            return ParsedAnswer(None, "it is not JSON")
-        problems = problems_of(validator.iter_errors(value))
-        return ParsedAnswer(None, "; ".join(problems)) if problems else ParsedAnswer(value)
+        read = read_json(text)
+        problems = () if read.problem else problems_of(validator.iter_errors(read.value))
+        return ParsedAnswer(None, "; ".join(problems)) if problems else read
 
     return parse
+
+
+def read_json(text: str) -> ParsedAnswer:
+    """An answer as JSON, bare or in a fence, whatever its shape."""
+    fenced = _FENCED.match(text)
+    try:
+        return ParsedAnswer(clean_json(json.loads(fenced.group(1) if fenced else text)))
+    except (ValueError, RecursionError, TooDeep):
+        return ParsedAnswer(None, "it is not JSON")
 
 
 def _validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:

@@ -11,7 +11,9 @@ from app.infra.queue import JobQueue
 from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import COMPRESSIONS, log
 from app.loop.messages import FinishReason, ModelFailure, Reply
+from app.memories.distillations import Trigger
 from app.providers.tokens import count_tokens_of
+from app.runs import distiller
 from app.runs.lease import new_claim
 from app.runs.prompt import input_message_id
 from app.runs.side_calls import ModelFor, SideCall, ask_once, open_side_call
@@ -116,6 +118,8 @@ class Compressor:
             self._pool, claimed, summary, tokens, reply.model, chunk.through_position, has_more=chunk.has_more
         )
         COMPRESSIONS.labels("made" if stored else "lost").inc()
+        if stored:
+            await self._queue.wake(distiller.JOB, claimed.session_id, str(Trigger.COMPRESSION))
         log.info("session_compressed", session_id=claimed.session_id, turns=len(chunk.turns), stored=stored)
         return Done.MADE if stored else Done.NOTHING
 

@@ -9,16 +9,19 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.events.sse import event_stream
 from app.infra.database import Connection, Pool, in_transaction
-from app.infra.errors import Forbidden, Invalid, NotFound
+from app.infra.errors import Conflict, Forbidden, Invalid, NotFound
 from app.loop.messages import RunStatus
+from app.memories import distillations
+from app.memories.distillations import Trigger
 from app.providers.scripted import script_of
 from app.runs import repository, waiting
 from app.runs.compressor import Compressor
+from app.runs.distiller import Distiller
 from app.runs.preview import preview
 from app.runs.read_shapes import PromptRead, ScriptRead, TraceRead
 from app.runs.resolve import Resolved, Resolver
 from app.runs.service import RunService
-from app.runs.shapes import CLIENT_FIELDS, Compressing, RunCreate, RunRead, SessionRunCreate, run_json
+from app.runs.shapes import CLIENT_FIELDS, RunCreate, RunRead, SessionRunCreate, Wanted, run_json
 from app.runs.stored import reply_of
 from app.scope import parse_reference
 from app.sessions import repository as sessions
@@ -58,6 +61,11 @@ def _resolver(request: Request) -> Resolver:
 
 def _compressor(request: Request) -> Compressor:
     found: Compressor = request.app.state.compressor
+    return found
+
+
+def _distiller(request: Request) -> Distiller:
+    found: Distiller = request.app.state.distiller
     return found
 
 
@@ -278,7 +286,7 @@ async def import_messages(
     return answer
 
 
-@router.post("/sessions/{session_id}/compress", status_code=202, response_model=Compressing)
+@router.post("/sessions/{session_id}/compress", status_code=202, response_model=Wanted)
 async def compress_session(
     request: Request, caller: Service, session: SessionOfRun, once: Idempotent, resolver: Resolving, hot: HotDb
 ) -> Response:
@@ -291,6 +299,23 @@ async def compress_session(
 
     answer = await once.create_hot(hot, mark, 202)
     await _compressor(request).wake(session.id)
+    return answer
+
+
+@router.post("/sessions/{session_id}/distill", status_code=202, response_model=Wanted)
+async def distil_session(
+    request: Request, caller: Service, session: SessionOfRun, once: Idempotent, resolver: Resolving, hot: HotDb
+) -> Response:
+    """Have memories drawn from what is new, now instead of when the session is at rest. A worker does it."""
+    if not resolver.distil_options(session, ()).write:
+        raise Conflict("Memories are not written for this session (memory.write).", code="memory_write_off")
+
+    async def mark(db: Connection | Pool) -> JsonObject:
+        await distillations.ask(db, session.id)
+        return {"session_id": session.id, "status": "queued"}
+
+    answer = await once.create_hot(hot, mark, 202)
+    await _distiller(request).wake(session.id, Trigger.REQUEST)
     return answer
 
 

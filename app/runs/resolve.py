@@ -16,6 +16,7 @@ from app.providers.catalog import Catalog
 from app.providers.scripted import scripted_turns
 from app.run_options import BUILTINS, AgentOptions, offered_name, resolve, resolve_each
 from app.runs.answer import check_schema
+from app.runs.distiller import DistilOptions
 from app.runs.prompt import NextTurn
 from app.runs.shapes import RunCreate, SessionRunCreate
 from app.scope import Scope, axis
@@ -122,6 +123,22 @@ class Resolver:
             tuple(sources[-1].get("script") or ()),
         )
 
+    def distil_options(self, session: Session, last_models: Sequence[str]) -> DistilOptions:
+        """By whom notes are drawn from a session: a model for that or for summaries, else its own, else its last run's.
+
+        A scripted model answers for a run what its script says; notes it draws only where it is named for that.
+        """
+        settings, sources = self._settings, _sources_of(session)
+        summaries = resolve_each("history", sources, {"summary_model": settings.history_summary_model})
+        named = resolve_each("memory", sources, {"model": settings.memory_model})["model"] or summaries["summary_model"]
+        models = [named] if named else _as_list(resolve("model", sources, None) or last_models or settings.model or ())
+        return DistilOptions(
+            self._memory(sources)["write"],
+            tuple(model for model in models if named or not model.startswith("scripted/")),
+            tuple(sources[-1].get("script") or ()),
+            session.system_prompt,
+        )
+
     def _memory(self, sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
         settings = self._settings
         defaults = {"read": settings.memory_read, "write": settings.memory_write, "max_tokens": settings.memory_max_tokens}
@@ -160,7 +177,7 @@ class Resolver:
         models = resolve("model", sources, self._settings.model)
         if models is None:
             raise _invalid("model", "no model is named, here, on the session or by RONDO_MODEL", "model_required")
-        options["models"] = [models] if isinstance(models, str) else list(models)
+        options["models"] = _as_list(models)
         self._catalog.check(options["models"], options["model_options"], options["capabilities"], known.providers)
         options["tools"] = _tools(options["tools"], known)
         _check_choice(options["tool_choice"], list(map(offered_name, options["tools"])))
@@ -197,6 +214,10 @@ def _sources_of(session: Session) -> list[dict[str, Any]]:
     """Where a session names options: its own fields, and its `config`."""
     own = {name: getattr(session, name) for name in _OWN if getattr(session, name) is not None}
     return [own, session.config or {}]
+
+
+def _as_list(models: str | Sequence[str]) -> list[str]:
+    return [models] if isinstance(models, str) else list(models)
 
 
 def _invalid(field: str, reason: str, code: str | None = None) -> Invalid:

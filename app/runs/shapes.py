@@ -123,8 +123,8 @@ class RunCreate(RunOptions):
         return Scope(tenant=self.tenant, subject=self.subject, member=self.member)
 
 
-class Compressing(BaseModel):
-    """The answer to `POST …/compress`."""
+class Wanted(BaseModel):
+    """The answer to `POST …/compress` and `…/distill`: a worker does it."""
 
     session_id: str
     status: Literal["queued"]

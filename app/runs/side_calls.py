@@ -1,4 +1,4 @@
-"""Model calls that belong to no run: summaries, and later memories. They go through the same catalog, retries and metering
+"""Model calls that belong to no run: summaries and memories. They go through the same catalog, retries and metering
 as a run's; whatever else wraps a run's Provider wraps theirs in `open_side_call`."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,9 +26,10 @@ ModelFor = Callable[[Mapping[str, Any], Emit, int], Awaitable[ModelPort]]
 
 @dataclass(frozen=True, slots=True)
 class SideCall:
-    """For which session and to what end (`compression`) which models are asked, in the order of failover.
+    """For which session and to what end (`compression`, `distillation`) which models are asked, in the order of failover.
 
-    A `scripted/` model plays `script` from its first turn; the session's `config` is where it comes from.
+    A `scripted/` model plays `script` from its first turn; the session's `config` is where it comes from. `response_schema`
+    is that of the answer, where it shall be JSON.
     """
 
     workspace_id: str
@@ -36,6 +37,7 @@ class SideCall:
     purpose: str
     models: Sequence[str]
     script: Sequence[Any] = ()
+    response_schema: Mapping[str, Any] | None = None
 
 
 async def open_side_call(model_for: ModelFor, call: SideCall) -> ModelPort:
@@ -44,7 +46,7 @@ async def open_side_call(model_for: ModelFor, call: SideCall) -> ModelPort:
         "models": list(call.models),
         "model_options": {},
         "capabilities": [],
-        "response_schema": None,
+        "response_schema": call.response_schema,
         "script": list(call.script),
     }
     run = {"id": None, "workspace_id": call.workspace_id, "session_id": call.session_id, "request": request}

@@ -24,12 +24,18 @@ def _time() -> Any:
 
 
 class Session(SQLModel, table=True):
-    """`distilled_position` is the last message from which memories were drawn; 0 before the first time."""
+    """`distilled_position` is the last message from which memories were drawn, 0 before the first time; `distil_claim` is
+    whoever is at it, good until `distil_claimed_until` by the database's clock."""
 
     __tablename__ = "sessions"
     __table_args__ = (
         Index("sessions_by_workspace", "workspace_id", "id"),
         Index("sessions_by_tenant", "workspace_id", "tenant_type", "tenant_id", "id"),
+        Index(
+            "sessions_undistilled",
+            "updated_at",
+            postgresql_where=text("next_position > distilled_position + 1"),
+        ),
     )
 
     id: str = Column_(primary_key=True)
@@ -53,6 +59,7 @@ class Session(SQLModel, table=True):
     metadata_: Any = Column_(default=None, sa_column=Column("metadata", JSONB(none_as_null=True), nullable=True))
     next_position: int = 1
     distilled_position: int = Column_(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
+    distil_claim: str | None = None
     distil_claimed_until: datetime | None = Column_(default=None, sa_column=Column(DateTime(timezone=True), nullable=True))
     created_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
     updated_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
