@@ -81,7 +81,7 @@ def settle_memory() -> None:
 def _hand_over(app: FastAPI, process: Process) -> None:
     for name in (
         "database", "redis", "crypto", "address_guard", "sender", "runs", "prompts", "compressor", "distiller", "resolver",
-        "authenticate", "buckets", "stream_places",
+        "agents", "authenticate", "buckets", "stream_places",
     ):  # fmt: skip
         setattr(app.state, name, getattr(process, name))
     app.state.process = process
