@@ -80,8 +80,8 @@ def settle_memory() -> None:
 
 def _hand_over(app: FastAPI, process: Process) -> None:
     for name in (
-        "database", "redis", "crypto", "address_guard", "sender", "runs", "prompts", "compressor", "distiller", "resolver",
-        "agents", "authenticate", "buckets", "stream_places",
+        "database", "redis", "crypto", "address_guard", "sender", "runs", "prompts", "toolbox_for", "compressor",
+        "distiller", "resolver", "agents", "authenticate", "buckets", "stream_places",
     ):  # fmt: skip
         setattr(app.state, name, getattr(process, name))
     app.state.process = process

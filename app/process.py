@@ -30,7 +30,7 @@ from app.runs.distiller import Distiller
 from app.runs.hooks import load_hooks
 from app.runs.prompt import PromptBuilder
 from app.runs.resolve import Resolver
-from app.runs.runner import Runner, RunTools
+from app.runs.runner import Runner, RunTools, ToolboxFor
 from app.runs.service import RunService
 from app.runs.supervisor import OnEnd, Supervisor
 from app.sources import distil_options_source, models_source, prompt_sources, tools_source
@@ -50,6 +50,7 @@ class Process:
     supervisor: Supervisor
     runs: RunService
     prompts: PromptBuilder
+    toolbox_for: ToolboxFor
     compressor: Compressor
     distiller: Distiller
     resolver: Resolver
@@ -154,6 +155,7 @@ def _join(
         supervisor=supervisor,
         runs=runs,
         prompts=prompts,
+        toolbox_for=toolbox_for,
         compressor=compressor,
         distiller=Distiller(pool, model_for, queue, settings.lease_seconds, options_for),
         resolver=resolver,

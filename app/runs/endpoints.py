@@ -30,6 +30,7 @@ from app.sessions.endpoints import SessionInPath
 from app.sessions.history import content_tokens
 from app.sessions.models import Imported, MessagesImport, Session, message_json
 from app.shapes import JsonObject, Listing
+from app.tools import repository as tools
 from app.web import (
     Caller,
     Follower,
@@ -254,7 +255,10 @@ async def preview_prompt(
     input: Annotated[str | None, Query()] = None,
 ) -> Response:
     turn = resolver.next_turn(session, input)
-    return json_response(await preview(hot, request.app.state.prompts, turn, resolver.tools_of(session)))
+    names = resolver.tools_of(session)
+    run = resolver.run_of(session, await tools.active_names(hot, caller.workspace_id) if names is None else names)
+    offering = await request.app.state.toolbox_for(run)
+    return json_response(await preview(request.app.state.prompts, turn, offering.offered))
 
 
 @router.post("/sessions/{session_id}/messages", status_code=201, response_model=Imported)

@@ -1,28 +1,27 @@
 """What a model would be sent for the next turn of a session, in the order of sending, without sending it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
-from app.infra.database import Pool
 from app.loop.messages import Content, Message
+from app.loop.ports import OfferedTool
 from app.providers.tokens import Vocabulary, count_tokens_of, vocabulary_of
 from app.runs.prompt import NextTurn, Prompt, PromptBuilder
 from app.sessions.history import IMAGE_TOKENS
 from app.shapes import JsonObject
-from app.tools import repository as tools
 
 
-async def preview(pool: Pool, prompts: PromptBuilder, turn: NextTurn, tool_names: list[str] | None) -> JsonObject:
+async def preview(prompts: PromptBuilder, turn: NextTurn, tools: Sequence[OfferedTool]) -> JsonObject:
     """`parts` with their tokens, the `tokens` of all, and the `memories` that were considered.
 
     The system's parts stand in the request one below the other, a blank line between them.
     """
     prompt = await prompts.build(turn)
     contents = _contents(prompt)
-    offered = await _tools(pool, turn.workspace_id, tool_names)
-    if offered:
-        contents.append(("tools", offered))
+    if tools:
+        contents.append(("tools", list(map(_offered, tools))))
     parts = [await _part(kind, content, vocabulary_of(turn.model)) for kind, content in contents]
     images = sum(not isinstance(part, str) for message in prompt.messages for part in message.content)
     return {
@@ -64,8 +63,5 @@ def _as_text(content: Content) -> str:
     return "".join(part if isinstance(part, str) else "[image]" for part in content)
 
 
-async def _tools(pool: Pool, workspace_id: str, names: list[str] | None) -> list[JsonObject]:
-    rows = await tools.read_active(
-        pool, workspace_id, await tools.active_names(pool, workspace_id) if names is None else names
-    )
-    return [{"name": row["name"], "description": row["description"], "parameters": row["parameters"]} for row in rows]
+def _offered(tool: OfferedTool) -> JsonObject:
+    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}

@@ -78,7 +78,7 @@ class Resolver:
         configured = (session.config or {}).get("context") or {}
         options["context"] = {**configured, **(session.context or {}), **(named.get("context") or {})}
         row = self._row(session.workspace_id, options, session_id=session.id, agent_id=session.agent_id)
-        row |= {f"{name}_{part}": getattr(session, f"{name}_{part}") for name in _AXES for part in ("type", "id")}
+        row |= {name: getattr(session, name) for name in _AXIS_COLUMNS}
         row["request"] |= {"input": named["input"], "messages": None, "system_prompt": session.system_prompt}
         return Resolved(row, options)
 
@@ -100,6 +100,12 @@ class Resolver:
             memory["max_tokens"] if memory["read"] else 0,
             given,
         )
+
+    def run_of(self, session: Session, tools: Sequence[str]) -> dict[str, Any]:
+        """What a run's row would say of the session to whoever opens these tools for it."""
+        row = {name: getattr(session, name) for name in ("workspace_id", "agent_id", *_AXIS_COLUMNS)}
+        request = {"tools": list(tools), "context": {}, "memory": self._memory(_sources_of(session))}
+        return row | {"id": None, "session_id": session.id, "request": request}
 
     def tools_of(self, session: Session) -> list[str] | None:
         """The tools that a session names; None is all that are active."""
@@ -206,6 +212,7 @@ class Resolver:
 
 
 _AXES = ("tenant", "subject", "member")
+_AXIS_COLUMNS = tuple(f"{name}_{part}" for name in _AXES for part in ("type", "id"))
 _OWN = ("model", "tools", "history", "memory")
 _NOT_STORED = frozenset({"stream", "background", "on_conflict", "metadata"})
 

@@ -310,6 +310,16 @@ class TestWhatIsShown:
         assert [tool["function"] for tool in sent["tools"]] == parts["tools"]
         assert shown["tokens"] == sum(part["tokens"] for part in shown["parts"])
 
+    async def test_its_tools_are_all_that_a_run_offers(self, stand: Stand, test_tools: TestTools) -> None:
+        await test_tools.host(stand.api, "search", {"items": []})
+        await stand.api.new_agent(name="helper")
+        names = ["search", "builtin:remember", "builtin:recall", "agent:helper"]
+        session = await stand.session(tools=names, member={"type": "agent", "id": "maria"})
+        shown = (await stand.parts(session))["tools"]
+        sent = await stand.say(session, "And now?")
+        assert {tool["name"] for tool in shown} == {"search", "remember", "recall", "agent_helper"}
+        assert [tool["function"] for tool in sent["tools"]] == shown
+
     async def test_a_run_may_have_its_own_budget(self, stand: Stand, process: Process) -> None:
         session = await stand.session(budget=8000, keep=6)
         await stand.turns(session, 4)

@@ -17,6 +17,7 @@ from tests.api import TENANT, Api, TestTools, call
 from tests.conftest import serving
 from tests.contract.summing import Model, until, working
 from tests.contract.test_doors import problem
+from tests.contract.test_erasure import where
 from tests.memories.scopes import SCOPES, body_of
 from tests.providers.model_server import json_answer
 
@@ -501,6 +502,28 @@ class TestAsking:
         first, second = [await law.api.call("POST", path, idempotency_key="k1") for _ in range(2)]
         assert first.json() == second.json()
         assert second.headers["idempotent-replayed"] == "true"
+
+
+class TestErasing:
+    async def test_of_an_erased_member_nothing_is_left_of_what_was_summarised_and_drawn(
+        self, law: Law, settings: Settings
+    ) -> None:
+        law.distiller.reply = lambda body: "Se habló del zorzal." if "summary_so_far" in str(body) else notes(NOTE)
+        history = {"token_budget": 200, "keep_recent_turns": 1, "summary_model": "lab/distil"}
+        session = await law.session(history=history)
+        for number in range(5):
+            await law.say(session, f"{LIVES} {number} " + "palabra " * 40)
+        assert await law.process.compressor.compress(session) == 1
+        assert await law.distil(session) == 1
+        (note,) = (await law.api.get("/v1/memories"))["data"]
+        mine = (session, note["id"], "zorzal")
+        tables = {name.partition(".")[0] for name in await where(law.migrated, settings, *mine)}
+        assert tables >= {"compressions", "distillations", "memory_sources", "memories", "memory_events"}
+        shown = await law.api.get("/v1/data?tenant=despacho:org42&member=letrado:maria")
+        assert {len(shown["data"][name]) for name in ("compressions", "distillations", "memory_sources")} == {1}
+        gone = await law.api.call("DELETE", "/v1/data?tenant=despacho:org42&member=letrado:maria")
+        assert gone.json()["deleted"]["distillations"] == 1
+        assert await where(law.migrated, settings, *mine) == set()
 
 
 class TestTurn200:

@@ -85,6 +85,14 @@ class TestErasingAMember:
         again = (await api.call("DELETE", MARIAS)).json()["deleted"]
         assert set(again.values()) == {0}
 
+    async def test_an_export_of_several_pages_has_every_row_once(self, api: Api) -> None:
+        session = await api.new_session(member=MARIA)
+        for start in (0, 300):
+            lines = [{"role": "user", "content": f"Line {number}."} for number in range(start, start + 300)]
+            await api.post(f"/v1/sessions/{session}/messages", {"messages": lines})
+        exported = (await api.get(MARIAS))["data"]["messages"]
+        assert sorted(row["content"] for row in exported) == sorted(f"Line {number}." for number in range(600))
+
     async def test_active_runs_are_stopped_first(self, api: Api) -> None:
         session = await api.new_session(member=MARIA)
         slow = {"text": "Never said.", "delay_ms": 60_000}
