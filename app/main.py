@@ -26,12 +26,13 @@ from app.request_log import Failures, RequestLog
 from app.rules import endpoints as rules
 from app.runs import endpoints as runs
 from app.sessions import endpoints as sessions
+from app.subscriptions import endpoints as subscriptions
 from app.tools import endpoints as tools
 
 DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
 ROUTERS = (
     auth.router, sessions.router, rules.router, memories.router, tools.router, custom_providers.router, runs.router,
-    agents.router, erasure.router, redaction.router, health.router,
+    agents.router, subscriptions.router, erasure.router, redaction.router, health.router,
 )  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def settle_memory() -> None:
 def _hand_over(app: FastAPI, process: Process) -> None:
     for name in (
         "database", "redis", "crypto", "address_guard", "sender", "runs", "prompts", "toolbox_for", "compressor",
-        "distiller", "resolver", "agents", "authenticate", "buckets", "stream_places",
+        "deliverer", "distiller", "resolver", "agents", "authenticate", "buckets", "stream_places",
     ):  # fmt: skip
         setattr(app.state, name, getattr(process, name))
     app.state.process = process

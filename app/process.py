@@ -33,7 +33,9 @@ from app.runs.resolve import Resolver
 from app.runs.runner import Runner, RunTools, ToolboxFor
 from app.runs.service import RunService
 from app.runs.supervisor import OnEnd, Supervisor
-from app.sources import distil_options_source, models_source, prompt_sources, tools_source
+from app.sources import delivery_bodies, distil_options_source, models_source, prompt_sources, tools_source
+from app.subscriptions.delivery import Deliverer
+from app.subscriptions.repository import Pause
 from app.web import Authenticate
 
 
@@ -53,6 +55,7 @@ class Process:
     toolbox_for: ToolboxFor
     compressor: Compressor
     distiller: Distiller
+    deliverer: Deliverer
     resolver: Resolver
     agents: AgentService
     authenticate: Authenticate
@@ -68,6 +71,7 @@ class Process:
         """Stop gracefully: nobody waits here any more, runs end or are let go."""
         self.leave()
         await self.supervisor.drain(self.settings.drain_seconds)
+        await self.deliverer.stop()
 
 
 @asynccontextmanager
@@ -127,6 +131,8 @@ def _join(
     async def toolbox_for(run: Any) -> RunTools:
         return await agents.children.with_agents(with_own_tools(pool, await own_tools(run), run), run)
 
+    deliverer = _deliverer(settings, pool, crypto, sender)
+
     hooks = None if settings.hooks is None else load_hooks(settings.hooks)
     prompts = PromptBuilder(pool, prompt_sources(pool))
     compressor = Compressor(pool, model_for, queue, settings.lease_seconds)
@@ -135,13 +141,13 @@ def _join(
         pool, event_log, model_for, toolbox_for, prompts, compressor, settings.pending_seconds, hooks,
         lambda run: agents.children.end_all(run),
     )  # fmt: skip
-    supervisor = _supervisor(settings, pool, runner, event_log, lambda run: agents.run_ended(run))
+    supervisor = _supervisor(settings, pool, runner, event_log, lambda run: _run_ended(run, agents, deliverer))
     admission = Admission(settings.max_queued_runs, settings.max_session_queued_runs, settings.max_workspace_runs)
     runs = RunService(pool, runner, supervisor, event_log, admission, settings.lease_seconds)
     resolver = Resolver(settings, catalog)
     agents = AgentService(pool, runs, resolver, settings.agent_failures)
     options_for = distil_options_source(resolver, agents.complete)
-    for duty in (agents.scheduler.start_due, agents.children.mend):
+    for duty in (agents.scheduler.start_due, agents.children.mend, deliverer.sweep):
         supervisor.also_every(settings.sweep_seconds, duty)
     return Process(
         settings=settings,
@@ -157,6 +163,7 @@ def _join(
         prompts=prompts,
         toolbox_for=toolbox_for,
         compressor=compressor,
+        deliverer=deliverer,
         distiller=Distiller(pool, model_for, queue, settings.lease_seconds, options_for),
         resolver=resolver,
         agents=agents,
@@ -177,6 +184,18 @@ def _supervisor(settings: Settings, pool: Pool, runner: Runner, event_log: Event
         tell=event_log.tell,
         on_end=on_end,
     )
+
+
+async def _run_ended(run: Any, agents: AgentService, deliverer: Deliverer) -> None:
+    if run.get("told"):
+        await deliverer.deliver()
+    if run["agent_id"] is not None or run["parent_run_id"] is not None:
+        await agents.run_ended(run)
+
+
+def _deliverer(settings: Settings, pool: Pool, crypto: Crypto, sender: Sender) -> Deliverer:
+    pause = Pause(settings.subscription_failures, settings.subscription_failing_seconds)
+    return Deliverer(pool, crypto, sender, delivery_bodies(pool), pause)
 
 
 def _buckets(settings: Settings, line: redis_client.Line) -> TokenBuckets | None:

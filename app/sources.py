@@ -4,7 +4,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from app.custom_providers import repository as custom_providers
+from app.infra import clock
 from app.infra.crypto import Crypto
 from app.infra.database import Pool
 from app.infra.errors import Conflict
@@ -19,11 +22,16 @@ from app.runs.distiller import DistilOptions, OptionsFor
 from app.runs.prompt import PromptSources
 from app.runs.resolve import Resolver, scope_of
 from app.runs.runner import ToolboxFor
+from app.runs.shapes import run_json, waiting_json
 from app.runs.side_calls import ModelFor, ModelPort
 from app.scope import Scope
 from app.sessions.models import Session
+from app.subscriptions.delivery import BodyOf
+from app.subscriptions.models import Topic
 from app.tools.toolbox import Toolbox, open_toolbox
 from app.tools.webhook import RunIdentity
+
+_USAGE = ("session_id", "agent_id", "parent_run_id", "tenant", "subject", "member", "model", "usage")
 
 
 def tools_source(pool: Pool, crypto: Crypto, sender: Sender) -> ToolboxFor:
@@ -60,6 +68,23 @@ def distil_options_source(resolver: Resolver, complete: Callable[[Session], Awai
         return resolver.distil_options(session, last_models)
 
     return options_for
+
+
+def delivery_bodies(pool: Pool) -> BodyOf:
+    """What subscriptions are told of a run: as it is when it has ended, and as it was when it waited."""
+
+    async def body_of(delivery: Mapping[str, Any]) -> bytes | None:
+        row = await pool.fetchrow("SELECT * FROM runs WHERE id = $1", delivery["run_id"])
+        if row is None:
+            return None
+        run = run_json(row) if delivery["changed"] is None else waiting_json(row, delivery["changed"])
+        data = {"run": run}
+        if delivery["event"] == Topic.USAGE_RECORDED:
+            data = {name: run[name] for name in _USAGE} | {"run_id": run["id"]}
+        told = {"type": delivery["event"], "timestamp": clock.rfc3339(delivery["created_at"]), "data": data}
+        return orjson.dumps(told)
+
+    return body_of
 
 
 def prompt_sources(pool: Pool) -> PromptSources:

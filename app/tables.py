@@ -9,9 +9,10 @@ from app.rules import models as rules
 from app.runs import models as runs
 from app.sessions import models as sessions
 from app.sessions import tokens as session_tokens
+from app.subscriptions import models as subscriptions
 from app.tools import models as tools
 
 __all__ = [
     "IdempotencyKey", "agents", "auth", "custom_providers", "memories", "rules", "runs", "session_tokens", "sessions",
-    "tools",
+    "subscriptions", "tools",
 ]  # fmt: skip

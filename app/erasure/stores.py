@@ -64,6 +64,7 @@ def stores(axes: Axes) -> Sequence[Store]:
     of_memory = _of("memory_id", "memories")
     return (
         Store("run_events", ("run_id", "seq"), of_run),
+        Store("deliveries", ("id",), of_run, ("workspace_id", "claim")),
         Store("tool_calls", ("id",), of_run),
         Store("iterations", ("run_id", "iteration"), of_run),
         Store("messages", ("id",), of_session),

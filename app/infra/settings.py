@@ -89,6 +89,9 @@ class Settings(BaseModel):
     max_tokens_total: Annotated[int, Field(ge=1)] | None = None
 
     # agents (contract section 7)
+    subscription_failures: Annotated[int, Field(ge=0)] = 20
+    subscription_failing_seconds: Annotated[float, Field(ge=0)] = 3600.0
+    delivery_days: Annotated[int, Field(ge=1)] = 30
     agent_failures: Annotated[int, Field(ge=0)] = 5
     firing_days: Annotated[int, Field(ge=1)] = 90
 

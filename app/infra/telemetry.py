@@ -21,6 +21,7 @@ STALE_WRITES_REFUSED = Counter(
     "rondo_stale_writes_refused", "What owners that had lost a run were refused, by kind.", ["kind"], registry=registry
 )
 EVENTS_DROPPED = Counter("rondo_events_dropped", "Events that readers take from the rows instead.", registry=registry)
+DELIVERIES = Counter("rondo_deliveries", "Tries to deliver to subscriptions, by result.", ["result"], registry=registry)
 DISTILLATIONS = Counter(
     "rondo_distillations", "Tries to draw memories from a stretch of messages, by result.", ["result"], registry=registry
 )

@@ -218,5 +218,10 @@ def queued_json(row: Mapping[str, Any]) -> dict[str, Any]:
     return run_json(row, **AS_QUEUED, **_NOT_ENDED)
 
 
+def waiting_json(row: Mapping[str, Any], as_it_waited: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as it was when it began to wait; `as_it_waited` are the columns that have changed since, or may have."""
+    return run_json(row, **{**_NOT_ENDED, **as_it_waited})
+
+
 def started_json(row: Mapping[str, Any]) -> dict[str, Any]:
     return run_json(row, **AS_STARTED, **_NOT_ENDED)

@@ -4,6 +4,8 @@ Those of an owner name its claim in the CTE `owner`, which locks the run's row: 
 with it everything that hangs on it. Events and other lists come as JSON arrays.
 """
 
+from app.subscriptions.outbox import told
+
 _RUN_FIELDS = """id, workspace_id, session_id, agent_id, parent_run_id, tenant_type, tenant_id, subject_type, subject_id,
  member_type, member_id, model, metadata, request, depth, join_key"""
 
@@ -241,6 +243,10 @@ UPDATE tool_calls SET sent_at = now() FROM owner
 RETURNING tool_calls.id
 """
 
+_AS_IT_WAITS = """jsonb_build_object('status', owner.status, 'pending', owner.pending, 'iterations', owner.iterations,
+ 'tool_calls', owner.tool_calls, 'input_tokens', owner.input_tokens, 'output_tokens', owner.output_tokens,
+ 'cached_tokens', owner.cached_tokens, 'reasoning_tokens', owner.reasoning_tokens)"""
+
 # $1 run_id, $2 claim, $3 pending, $4 events, $5 the seq of the last one: the run waits, and belongs to nobody
 SUSPEND = f"""
 WITH owner AS (
@@ -249,8 +255,9 @@ WITH owner AS (
          worked_seconds = worked_seconds + extract(epoch FROM now() - claimed_at)::float8,
          wake_at = now() + interval '10 seconds'
    WHERE id = $1 AND claim = $2 AND status = 'running' RETURNING *),
-kept_events AS ({_KEEP_EVENTS.format(events="$4::jsonb")})
-SELECT owner.*, NULL::text AS next_run_id FROM owner
+kept_events AS ({_KEEP_EVENTS.format(events="$4::jsonb")}),
+told AS ({told("ARRAY['run.waiting']", _AS_IT_WAITS)})
+SELECT owner.*, NULL::text AS next_run_id, (SELECT count(*) FROM told) AS told FROM owner
 """
 
 # $1 run_id, $2 claim, $3 events, $4 reserved seq: how a new owner begins
@@ -334,8 +341,10 @@ kept_message AS (
   INSERT INTO messages (id, session_id, run_id, position, role, content, tool_call_id, created_at)
   SELECT $11::jsonb->>answered.id, owner.session_id, owner.id, answered.position, 'tool', answered.content, answered.id, $12
     FROM owner, answered WHERE answered.position IS NOT NULL),
-kept_events AS ({_KEEP_EVENTS.format(events="$13::jsonb")})
-SELECT owner.*, (SELECT next.id FROM runs AS next WHERE next.session_id = owner.session_id AND next.status = 'queued'
-                  ORDER BY next.id LIMIT 1) AS next_run_id
+kept_events AS ({_KEEP_EVENTS.format(events="$13::jsonb")}),
+told AS ({told("ARRAY['run.' || owner.status, 'usage.recorded']")})
+SELECT owner.*, (SELECT count(*) FROM told) AS told, (
+    SELECT next.id FROM runs AS next WHERE next.session_id = owner.session_id AND next.status = 'queued'
+     ORDER BY next.id LIMIT 1) AS next_run_id
   FROM owner
 """

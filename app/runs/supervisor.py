@@ -26,7 +26,8 @@ _LAST_STEPS_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 
 OnEnd = Callable[[asyncpg.Record], Awaitable[None]]
-"""What is told, with its row, of every run that ended or began to wait in this process. It may be lost with the process."""
+"""What is told, with its row, of a run that ended or began to wait in this process, where somebody may care: it is an
+agent's, a child, or subscribed to (`told`). It may be lost with the process."""
 
 
 class Stop(StrEnum):
@@ -156,7 +157,8 @@ class Supervisor:
 
     def _tell_end(self, row: asyncpg.Record) -> None:
         on_end = self._on_end
-        if on_end is not None and (row["agent_id"] is not None or row["parent_run_id"] is not None):
+        is_awaited = row["agent_id"] is not None or row["parent_run_id"] is not None or row.get("told")
+        if on_end is not None and is_awaited:
             self._background.soon(lambda: on_end(row))
 
     def _follow_up(self, next_run_id: str | None, was_full: bool) -> None:

@@ -8,9 +8,9 @@ from pydantic import BaseModel
 from app.infra.crypto import Crypto
 from app.infra.errors import Invalid
 from app.outbound.address_guard import AddressGuard, RefusedAddress
+from app.outbound.headers import check_headers
 from app.shapes import Listing
 from app.tools import repository
-from app.tools.headers import check_headers
 from app.tools.models import TOOL_NAME, ToolPut, ToolRead, tool_json
 from app.tools.schema import compile_schema
 from app.tools.trial import ToolTrial, TrialRead, try_tool

@@ -5,6 +5,7 @@ A new operation is covered by being there. One with a path parameter that is not
 stands for it.
 """
 
+import asyncio
 import re
 from typing import Any
 
@@ -118,6 +119,16 @@ class Owned:
         return seen
 
 
+async def first_delivery(api: Api, subscription_id: str) -> dict[str, Any]:
+    """One that nobody tries any more, so that it stays as it is."""
+    async with asyncio.timeout(30):
+        while True:
+            (found,) = (await api.get(f"/v1/subscriptions/{subscription_id}/deliveries"))["data"]
+            if found["last_error"] is not None:
+                return dict(found)
+            await asyncio.sleep(0.02)
+
+
 @pytest.fixture(scope="session")
 async def owned(http: httpx.AsyncClient) -> Owned:
     """A workspace with one of everything."""
@@ -128,7 +139,11 @@ async def owned(http: httpx.AsyncClient) -> Owned:
     provider = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "api_key": "k"}
     assert (await api.call("PUT", "/v1/providers/local", provider)).status_code == 201
     session_id = await api.new_session()
+    wanted = {"url": "http://127.0.0.1:9/told", "events": ["run.completed"]}
+    subscription = await api.post("/v1/subscriptions", wanted)
     run = await api.run(session_id, "Hi.", tools=[])
+    assert (await api.call("PATCH", f"/v1/subscriptions/{subscription['id']}", {"active": False})).status_code == 200
+    delivery = await first_delivery(api, subscription["id"])
     rule = await api.post("/v1/rules", {"tenant": TENANT, "content": "Be brief."})
     memory = await api.post("/v1/memories", {"tenant": TENANT, "content": "Prefers PDF."})
     agent = await api.new_agent()
@@ -136,7 +151,7 @@ async def owned(http: httpx.AsyncClient) -> Owned:
     assert api.workspace_id is not None
     ids = {
         "session_id": session_id, "run_id": run["id"], "key_id": key["id"], "workspace_id": api.workspace_id,
-        "agent_id": agent["id"],
+        "agent_id": agent["id"], "subscription_id": subscription["id"], "delivery_id": delivery["id"],
         "name of tools": "lookup", "name of providers": "local", "rule_id": rule["id"], "memory_id": memory["id"],
     }  # fmt: skip
     made = Owned(api, ids, api.with_key(token))

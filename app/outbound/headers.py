@@ -1,4 +1,5 @@
-"""The headers that a caller wants sent with a tool's webhook: checked at registration, so that every call can send them.
+"""The headers that a caller wants sent (with a webhook, to a provider): checked at registration, so that every call can
+send them.
 
 No text here ever shows a value, which may be a secret.
 """

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from app.infra.errors import Invalid
-from app.tools.headers import check_headers
+from app.outbound.headers import check_headers
 
 
 class TestHeadersAtRegistration:
