@@ -82,10 +82,10 @@ def settle_memory() -> None:
 def _hand_over(app: FastAPI, process: Process) -> None:
     for name in (
         "database", "redis", "crypto", "address_guard", "sender", "runs", "prompts", "toolbox_for", "compressor",
-        "deliverer", "distiller", "resolver", "agents", "authenticate", "buckets", "stream_places",
+        "deliverer", "distiller", "redactions", "resolver", "agents", "authenticate", "buckets", "stream_places",
     ):  # fmt: skip
         setattr(app.state, name, getattr(process, name))
-    app.state.process = process
+    app.state.process, app.state.vaults = process, process.redactions.vaults
     app.state.check_agent, app.state.complete_session = process.agents.check, process.agents.complete
 
 

@@ -17,23 +17,26 @@ from app.infra.queue import JobQueue
 from app.infra.settings import Settings, SettingsError, parse_encryption_keys
 from app.infra.token_bucket import TokenBuckets
 from app.limits import StreamPlaces
-from app.memories.own_tools import with_own_tools
 from app.outbound.address_guard import AddressGuard
 from app.outbound.connector import guarded_connector
 from app.outbound.sender import Sender
 from app.providers.catalog import Catalog
 from app.providers.tokens import install_vocabulary, load
 from app.providers.transport import http_client
+from app.redaction.opened import Vaults
 from app.runs.admission import Admission
 from app.runs.compressor import Compressor
 from app.runs.distiller import Distiller
 from app.runs.hooks import load_hooks
+from app.runs.joined import RunTools
 from app.runs.prompt import PromptBuilder
+from app.runs.redacted_models import RedactedModels
+from app.runs.redacting import Redactions
 from app.runs.resolve import Resolver
-from app.runs.runner import Runner, RunTools, ToolboxFor
+from app.runs.runner import Runner, ToolboxFor
 from app.runs.service import RunService
 from app.runs.supervisor import OnEnd, Supervisor
-from app.sources import delivery_bodies, distil_options_source, models_source, prompt_sources, tools_source
+from app.sources import always, delivery_bodies, distil_options_source, models_source, prompt_sources, tools_source
 from app.subscriptions.delivery import Deliverer
 from app.subscriptions.repository import Pause
 from app.web import Authenticate
@@ -56,6 +59,7 @@ class Process:
     compressor: Compressor
     distiller: Distiller
     deliverer: Deliverer
+    redactions: Redactions
     resolver: Resolver
     agents: AgentService
     authenticate: Authenticate
@@ -126,25 +130,26 @@ def _join(
     sender: Sender,
 ) -> Process:
     pool = database.pool
-    own_tools, model_for = tools_source(pool, crypto, sender), models_source(pool, crypto, catalog)
+    hooks = None if settings.hooks is None else load_hooks(settings.hooks)
+    redactions = Redactions(pool, crypto, Vaults(pool, crypto), always(settings))
+    model_for = RedactedModels(models_source(pool, crypto, catalog), redactions, hooked=hooks is not None)
+    named_tools = tools_source(pool, crypto, sender, redactions)
 
     async def toolbox_for(run: Any) -> RunTools:
-        return await agents.children.with_agents(with_own_tools(pool, await own_tools(run), run), run)
+        return await agents.children.with_agents(await named_tools(run), run)
 
-    deliverer = _deliverer(settings, pool, crypto, sender)
-
-    hooks = None if settings.hooks is None else load_hooks(settings.hooks)
+    deliverer = _deliverer(settings, pool, crypto, sender, redactions)
     prompts = PromptBuilder(pool, prompt_sources(pool))
     compressor = Compressor(pool, model_for, queue, settings.lease_seconds)
     # agents start runs and lend themselves to runs: what a run's end asks of them is only called once they are there
     runner = Runner(
-        pool, event_log, model_for, toolbox_for, prompts, compressor, settings.pending_seconds, hooks,
-        lambda run: agents.children.end_all(run),
+        pool, event_log, model_for, toolbox_for, prompts, compressor, settings.pending_seconds,
+        redactions, hooks, lambda run: agents.children.end_all(run),
     )  # fmt: skip
     supervisor = _supervisor(settings, pool, runner, event_log, lambda run: _run_ended(run, agents, deliverer))
     admission = Admission(settings.max_queued_runs, settings.max_session_queued_runs, settings.max_workspace_runs)
-    runs = RunService(pool, runner, supervisor, event_log, admission, settings.lease_seconds)
-    resolver = Resolver(settings, catalog)
+    runs = RunService(pool, runner, supervisor, event_log, admission, settings.lease_seconds, redactions)
+    resolver = Resolver(settings, catalog, redactions.always)
     agents = AgentService(pool, runs, resolver, settings.agent_failures)
     options_for = distil_options_source(resolver, agents.complete)
     for duty in (agents.scheduler.start_due, agents.children.mend, deliverer.sweep):
@@ -164,7 +169,8 @@ def _join(
         toolbox_for=toolbox_for,
         compressor=compressor,
         deliverer=deliverer,
-        distiller=Distiller(pool, model_for, queue, settings.lease_seconds, options_for),
+        distiller=Distiller(pool, model_for, queue, settings.lease_seconds, options_for, redactions.vaults),
+        redactions=redactions,
         resolver=resolver,
         agents=agents,
         authenticate=lambda key: authenticate(pool, key),
@@ -193,9 +199,9 @@ async def _run_ended(run: Any, agents: AgentService, deliverer: Deliverer) -> No
         await agents.run_ended(run)
 
 
-def _deliverer(settings: Settings, pool: Pool, crypto: Crypto, sender: Sender) -> Deliverer:
+def _deliverer(settings: Settings, pool: Pool, crypto: Crypto, sender: Sender, redactions: Redactions) -> Deliverer:
     pause = Pause(settings.subscription_failures, settings.subscription_failing_seconds)
-    return Deliverer(pool, crypto, sender, delivery_bodies(pool), pause)
+    return Deliverer(pool, crypto, sender, delivery_bodies(pool, redactions), pause)
 
 
 def _buckets(settings: Settings, line: redis_client.Line) -> TokenBuckets | None:

@@ -93,6 +93,7 @@ class AgentOptions:
     workspace_id: str
     system_prompt: str
     fields: Mapping[str, Any]
+    redaction: Mapping[str, Any] | None = None
 
 
 def resolve_each(name: str, sources: Sequence[dict[str, Any]], defaults: dict[str, Any]) -> dict[str, Any]:

@@ -94,6 +94,10 @@ class Scope(BaseModel):
         return columns
 
 
+AXIS_COLUMNS = tuple(f"{name}_{part}" for name in ("tenant", "subject", "member") for part in ("type", "id"))
+"""The names of `Scope.as_columns`, in their order."""
+
+
 class Scoped(Shape):
     """A body, or a part of one, that names a scope."""
 

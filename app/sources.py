@@ -11,15 +11,24 @@ from app.infra import clock
 from app.infra.crypto import Crypto
 from app.infra.database import Pool
 from app.infra.errors import Conflict
+from app.infra.settings import Settings, SettingsError
 from app.loop.ports import Emit
+from app.memories.own_tools import with_own_tools
 from app.memories.recall import Recalled, recall
 from app.outbound.sender import Sender
 from app.providers.catalog import BUILT_IN, Catalog
 from app.providers.tokens import count_tokens
+from app.redaction.answers import restored
+from app.redaction.config import entries_of
+from app.redaction.restorer import restore
+from app.redaction.shapes import RedactionConfig
 from app.rules.block import rules_block
 from app.rules.repository import applying as applying_rules
+from app.run_options import BUILTINS
 from app.runs.distiller import DistilOptions, OptionsFor
+from app.runs.joined import RunTools
 from app.runs.prompt import PromptSources
+from app.runs.redacting import Always, Redactions
 from app.runs.resolve import Resolver, scope_of
 from app.runs.runner import ToolboxFor
 from app.runs.shapes import run_json, waiting_json
@@ -28,21 +37,40 @@ from app.scope import Scope
 from app.sessions.models import Session
 from app.subscriptions.delivery import BodyOf
 from app.subscriptions.models import Topic
-from app.tools.toolbox import Toolbox, open_toolbox
+from app.tools.toolbox import open_toolbox
 from app.tools.webhook import RunIdentity
 
 _USAGE = ("session_id", "agent_id", "parent_run_id", "tenant", "subject", "member", "model", "usage")
 
 
-def tools_source(pool: Pool, crypto: Crypto, sender: Sender) -> ToolboxFor:
-    """The webhooks and client tools that a run names."""
+def always(settings: Settings) -> Always:
+    """What the settings say of redaction. Raises SettingsError."""
+    text, kinds = settings.redaction_dictionary, settings.redaction_entities
+    try:
+        RedactionConfig.model_validate({"entities": None if kinds is None else list(kinds)})
+    except ValueError:
+        raise SettingsError("RONDO_REDACTION_ENTITIES: kinds like PER,EMAIL are expected") from None
+    try:
+        entries = () if text is None else entries_of(text)
+    except ValueError:
+        raise SettingsError('RONDO_REDACTION_DICTIONARY: a JSON list of {"type", "value"} is expected') from None
+    return Always(settings.redaction_enabled, kinds, entries)
 
-    async def toolbox_for(run: Mapping[str, Any]) -> Toolbox:
+
+def tools_source(pool: Pool, crypto: Crypto, sender: Sender, redactions: Redactions) -> ToolboxFor:
+    """The webhooks and client tools that a run names, and those of our own."""
+
+    async def toolbox_for(run: Mapping[str, Any]) -> RunTools:
         identity = RunIdentity(
             run_id=run["id"], session_id=run["session_id"], agent_id=run["agent_id"], context=run["request"]["context"],
             **scope_of(run),
         )  # fmt: skip
-        return await open_toolbox(pool, crypto, sender, run["workspace_id"], run["request"]["tools"], identity)
+        named = run["request"]["tools"]
+        tools = await open_toolbox(pool, crypto, sender, run["workspace_id"], named, identity, tells=run["vault"] is None)
+        if BUILTINS.keys().isdisjoint(named):
+            return tools
+        vault = await redactions.reading(run)
+        return with_own_tools(pool, tools, run, lambda text: restore(text, vault))
 
     return toolbox_for
 
@@ -70,7 +98,7 @@ def distil_options_source(resolver: Resolver, complete: Callable[[Session], Awai
     return options_for
 
 
-def delivery_bodies(pool: Pool) -> BodyOf:
+def delivery_bodies(pool: Pool, redactions: Redactions) -> BodyOf:
     """What subscriptions are told of a run: as it is when it has ended, and as it was when it waited."""
 
     async def body_of(delivery: Mapping[str, Any]) -> bytes | None:
@@ -82,7 +110,7 @@ def delivery_bodies(pool: Pool) -> BodyOf:
         if delivery["event"] == Topic.USAGE_RECORDED:
             data = {name: run[name] for name in _USAGE} | {"run_id": run["id"]}
         told = {"type": delivery["event"], "timestamp": clock.rfc3339(delivery["created_at"]), "data": data}
-        return orjson.dumps(told)
+        return orjson.dumps(await restored(redactions.vaults, told, row["vault"]))
 
     return body_of
 

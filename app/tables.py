@@ -5,6 +5,7 @@ from app.auth import models as auth
 from app.custom_providers import models as custom_providers
 from app.idempotency import IdempotencyKey
 from app.memories import models as memories
+from app.redaction import models as redaction
 from app.rules import models as rules
 from app.runs import models as runs
 from app.sessions import models as sessions
@@ -13,6 +14,6 @@ from app.subscriptions import models as subscriptions
 from app.tools import models as tools
 
 __all__ = [
-    "IdempotencyKey", "agents", "auth", "custom_providers", "memories", "rules", "runs", "session_tokens", "sessions",
-    "subscriptions", "tools",
+    "IdempotencyKey", "agents", "auth", "custom_providers", "memories", "redaction", "rules", "runs", "session_tokens",
+    "sessions", "subscriptions", "tools",
 ]  # fmt: skip

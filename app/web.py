@@ -344,5 +344,5 @@ Axes = Annotated[dict[str, Reference | None], Depends(_axes)]
 """The axes that a list is filtered by, `TYPE:ID` each; `null` is the absence of that axis."""
 
 
-def listed(data: list[Any], next_cursor: str | None) -> Response:
+def listed(data: Any, next_cursor: str | None) -> Response:
     return json_response({"data": data, "next": next_cursor})

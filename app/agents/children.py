@@ -22,11 +22,13 @@ from app.infra.telemetry import TOOL_CALLS, log
 from app.loop.messages import ACTIVE_STATUSES, PendingCall, PendingReason, RunStatus, ToolCall, ToolOutcome, ToolResult
 from app.loop.ports import OfferedTool
 from app.loop.tool_calls import unavailable
+from app.redaction.restorer import restore_json
 from app.run_options import AGENT_PREFIX, offered_name
 from app.runs import repository as runs
 from app.runs import waiting
+from app.runs.joined import RunTools
+from app.runs.redacting import inherited
 from app.runs.resolve import Resolver
-from app.runs.runner import RunTools
 from app.runs.service import RunService
 from app.tools.schema import compiled
 
@@ -64,7 +66,7 @@ class AgentTools:
         self._children, self._inner, self._run = children, inner, run
         self._agents = {offered_name(AGENT_PREFIX + agent.name): agent for agent in agents}
         self.offered = inner.offered + tuple(_offered(name, agent) for name, agent in self._agents.items())
-        self.at_most_once = inner.at_most_once
+        self.at_most_once, self.redactions = inner.at_most_once, inner.redactions
 
     async def call(self, call: ToolCall) -> ToolResult | PendingCall:
         agent = self._agents.get(call.name)
@@ -102,7 +104,9 @@ class Children:
         """Run an agent for a call, or find the run that was started for it before."""
         started = perf_counter()
         try:
-            child = await self._service.start_child(await self._row(run, agent, call))
+            row = await self._row(run, agent, call)
+            await self._service.redactions.accept(row)
+            child = await self._service.start_child(row)
             child = await self._service.settle(child, run["id"])
         except Invalid as error:
             log.warning("agent_unusable", agent_id=agent.id, call_id=call.id, reason=error.detail)
@@ -111,7 +115,8 @@ class Children:
             return ToolResult(unavailable(call.name), ToolOutcome.FAILED, cause="the run was erased")
         if child["status"] == RunStatus.WAITING:
             return PendingCall(call, PendingReason.ASYNC)
-        result = _result_of(child)
+        shown = _result_of(child)
+        result = restore_json(shown, await self._service.redactions.reading(child)).value
         return ToolResult(
             result, ToolOutcome.ERROR if "error" in result else ToolOutcome.OK, perf_counter() - started, attempts=1
         )
@@ -123,9 +128,11 @@ class Children:
         row = self._resolver.of_agent(options_of(agent), scope, task, run["request"]["context"], known)
         request = row["request"] | {"nesting": _nesting(run) + 1, "parent_call_id": call.id}
         request["max_tokens_total"] = await self._budget(run, request["max_tokens_total"])
+        request["redaction"] = inherited(request["redaction"], run["request"].get("redaction"))
         return row | {
             "id": ids.derived(ids.RUN, call.id, "child"),
             "parent_run_id": run["id"],
+            "vault": run["vault"],
             "depth": run["depth"],
             "metadata": {**row["metadata"], "parent_call_id": call.id},
             "request": request,

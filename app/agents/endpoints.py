@@ -23,11 +23,12 @@ from app.agents.shapes import (
 from app.agents.triggers import Triggered
 from app.infra.database import Connection, Pool
 from app.infra.errors import Invalid
+from app.redaction.config import kept, shown
 from app.runs import repository as runs
 from app.runs.resolve import check_tools
-from app.runs.shapes import RunRead, run_json
+from app.runs.shapes import RunRead
 from app.scope import Reference, parse_reference
-from app.web import Db, HotDb, Idempotent, Paged, Service, body, json_response, listed, pool
+from app.web import Caller, Db, HotDb, Idempotent, Paged, Service, body, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["agents"])
 
@@ -60,22 +61,33 @@ Tenant = Annotated[Reference | None, Depends(_tenant)]
 
 @router.post("/agents", status_code=201, response_model=AgentRead)
 async def create_agent(
-    caller: Service, wanted: Annotated[AgentCreate, body(AgentCreate)], once: Idempotent, db: Db, hot: HotDb
+    request: Request,
+    caller: Service,
+    wanted: Annotated[AgentCreate, body(AgentCreate)],
+    once: Idempotent,
+    db: Db,
+    hot: HotDb,
 ) -> Response:
-    values = _columns(wanted)
+    values = _columns(request, caller, wanted)
     tenant = wanted.tenant
     values |= {"tenant_type": tenant.type if tenant else None, "tenant_id": tenant.id if tenant else None}
 
     async def make() -> dict[str, Any]:
         await _check_tools(hot, caller.workspace_id, wanted)
-        return agent_json(await repository.create(db, caller.workspace_id, values))
+        return _shown(request, await repository.create(db, caller.workspace_id, values))
 
     return await once.create(db, make)
 
 
-def _columns(wanted: AgentCreate | AgentPatch) -> dict[str, Any]:
+def _shown(request: Request, row: Agent) -> dict[str, Any]:
+    return agent_json(row, shown(request.app.state.crypto, row.workspace_id, row.redaction))
+
+
+def _columns(request: Request, caller: Caller, wanted: AgentCreate | AgentPatch) -> dict[str, Any]:
     """What was named; a new agent without `event_triggers` has none."""
     named = wanted.as_columns()
+    if "redaction" in wanted.model_fields_set:
+        named["redaction"] = kept(request.app.state.crypto, caller.workspace_id, wanted.redaction)
     return {"event_triggers": [], **named} if isinstance(wanted, AgentCreate) else named
 
 
@@ -88,22 +100,28 @@ async def _check_tools(hot: Pool, workspace_id: str, wanted: AgentCreate | Agent
 
 
 @router.get("/agents")
-async def list_agents(caller: Service, page: Paged, tenant: Tenant, db: Db) -> Response:
+async def list_agents(request: Request, caller: Service, page: Paged, tenant: Tenant, db: Db) -> Response:
     rows, cursor = page.cut(await repository.list_agents(db, caller.workspace_id, page, tenant), lambda row: row.id)
-    return listed([agent_json(row) for row in rows], cursor)
+    return listed([_shown(request, row) for row in rows], cursor)
 
 
 @router.get("/agents/{agent_id}", response_model=AgentRead)
-async def get_agent(caller: Service, agent: AgentInPath) -> Response:
-    return json_response(agent_json(agent))
+async def get_agent(request: Request, caller: Service, agent: AgentInPath) -> Response:
+    return json_response(_shown(request, agent))
 
 
 @router.patch("/agents/{agent_id}", response_model=AgentRead)
 async def change_agent(
-    caller: Service, agent: AgentInPath, wanted: Annotated[AgentPatch, body(AgentPatch)], db: Db, hot: HotDb
+    request: Request,
+    caller: Service,
+    agent: AgentInPath,
+    wanted: Annotated[AgentPatch, body(AgentPatch)],
+    db: Db,
+    hot: HotDb,
 ) -> Response:
     await _check_tools(hot, caller.workspace_id, wanted)
-    return json_response(agent_json(await repository.update(db, agent, _columns(wanted))))
+    values = _columns(request, caller, wanted)
+    return json_response(_shown(request, await repository.update(db, agent, values)))
 
 
 @router.delete("/agents/{agent_id}", status_code=204)
@@ -115,6 +133,7 @@ async def delete_agent(request: Request, caller: Service, agent: AgentInPath, ag
 
 @router.post("/agents/{agent_id}/runs", status_code=202, response_model=RunRead)
 async def start_run(
+    request: Request,
     caller: Service,
     agent: AgentInPath,
     wanted: Annotated[AgentRunCreate, body(AgentRunCreate)],
@@ -124,11 +143,11 @@ async def start_run(
 ) -> Response:
     queued: list[asyncpg.Record] = []
 
-    async def make(db: Connection | Pool) -> dict[str, Any]:
+    async def make(db: Connection | Pool) -> Any:
         async with _in_transaction(db) as connection:
             row = await agents.triggers.manual(connection, agent, wanted)
         queued.append(row)
-        return run_json(row)
+        return await request.app.state.runs.shown(row)
 
     response = await once.create_hot(hot, make, 202)
     await agents.triggers.set_going(Triggered(queued=queued))
@@ -136,10 +155,10 @@ async def start_run(
 
 
 @router.get("/agents/{agent_id}/runs")
-async def list_runs(caller: Service, agent: AgentInPath, page: Paged, hot: HotDb) -> Response:
+async def list_runs(request: Request, caller: Service, agent: AgentInPath, page: Paged, hot: HotDb) -> Response:
     found = await runs.list_runs(hot, caller.workspace_id, page, {"agent_id": agent.id}, None)
     rows, cursor = page.cut(found, lambda row: row["id"])
-    return listed([run_json(row) for row in rows], cursor)
+    return listed(await request.app.state.runs.shown_list(rows), cursor)
 
 
 @router.get("/agents/{agent_id}/firings")

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from app.agents.models import Agent
+from app.redaction.config import merged
 from app.run_options import NULLABLE, AgentOptions
 from app.sessions.models import Session
 
@@ -27,7 +28,7 @@ def options_of(agent: Agent) -> AgentOptions:
         fields["tools"] = agent.allowed_tools or []
     fields["history"] = _merged(fields.get("history"), agent.history)
     fields["memory"] = _merged(fields.get("memory"), agent.memory)
-    return AgentOptions(agent.id, agent.workspace_id, agent.system_prompt, fields)
+    return AgentOptions(agent.id, agent.workspace_id, agent.system_prompt, fields, agent.redaction)
 
 
 def completed(session: Session, agent: Agent) -> Session:
@@ -35,11 +36,11 @@ def completed(session: Session, agent: Agent) -> Session:
     theirs, own = options_of(agent).fields, _named(session.config)
     if own.get("tools") is None:
         own.pop("tools", None)
-    merged = {name: _merged(theirs.get(name), own.get(name)) for name in ("context", "history", "memory")}
+    both = {name: _merged(theirs.get(name), own.get(name)) for name in ("context", "history", "memory")}
     changed = {
-        "config": {**theirs, **own, **merged},
+        "config": {**theirs, **own, **both},
         "system_prompt": agent.system_prompt if session.system_prompt is None else session.system_prompt,
-        "redaction": agent.redaction if session.redaction is None else session.redaction,
+        "redaction": merged(agent.redaction, session.redaction),
     }
     return Session(**{**session.model_dump(), **changed})
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, StringConstraints, field_validator
 
 from app.agents.models import Agent
 from app.infra import clock
+from app.redaction.shapes import RedactionConfig
 from app.run_options import HistoryConfig, MemoryConfig, ModelChoice, RunOptions, ToolNames
 from app.runs.shapes import Input, is_blank
 from app.scope import Reference, Scope, axis
@@ -27,6 +28,7 @@ class _AgentFields(Shape):
     input: AgentInput | None = None
     history: HistoryConfig | None = None
     memory: MemoryConfig | None = None
+    redaction: RedactionConfig | None = None
     config: RunOptions | None = None
 
     @field_validator("input", check_fields=False)
@@ -37,8 +39,8 @@ class _AgentFields(Shape):
         return value
 
     def as_columns(self) -> dict[str, Any]:
-        """The fields that were named, as the table keeps them, but for the tenant."""
-        return self.model_dump(mode="json", exclude_unset=True, exclude={"tenant"})
+        """The fields that were named, as the table keeps them, but for the tenant, and `redaction`, which is kept sealed."""
+        return self.model_dump(mode="json", exclude_unset=True, exclude={"tenant", "redaction"})
 
 
 class AgentCreate(_AgentFields):
@@ -94,8 +96,8 @@ class AgentRead(BaseModel):
     updated_at: str
 
 
-def agent_json(row: Agent) -> dict[str, Any]:
-    """`next_at` is the next cron slot."""
+def agent_json(row: Agent, redaction: JsonObject | None = None) -> dict[str, Any]:
+    """`next_at` is the next cron slot; `redaction` comes with its dictionary opened."""
     return {
         "id": row.id,
         "tenant": axis(row, "tenant"),
@@ -112,7 +114,7 @@ def agent_json(row: Agent) -> dict[str, Any]:
         "active": row.active,
         "history": row.history,
         "memory": row.memory,
-        "redaction": row.redaction,
+        "redaction": redaction,
         "config": row.config or {},
         "next_at": _time(row.next_at),
         "paused_at": _time(row.paused_at),

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from app.infra.lines import one_line
 from app.loop.events import (
     TERMINAL_TYPES,
     Event,
@@ -28,7 +29,6 @@ from app.loop.events import (
 )
 
 PING = b": ping\n\n"
-_LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +70,13 @@ def frame(run_id: str, seq: int, at: str, event: Event) -> bytes:
     else:
         shown = {name: getattr(event, name) for name in _field_names(event)}
         body = orjson.dumps({"type": event.type, "run_id": run_id, "seq": seq, "at": at, **shown})
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, event.type.encode(), _one_line(body))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, event.type.encode(), one_line(body))
 
 
 def frame_of_dict(body: dict[str, Any], *, with_id: bool = True) -> bytes:
     """The frame of an event that is already JSON (`type`, `run_id`, `seq`, `at` and its fields)."""
     head = b"id: %d\n" % body["seq"] if with_id else b""
-    return head + b"event: %s\ndata: %s\n\n" % (body["type"].encode(), _one_line(orjson.dumps(body)))
-
-
-def _one_line(body: bytes) -> bytes:
-    """Readers that cut lines as Python's `splitlines` does cut at these characters too; JSON may write them escaped."""
-    if b"\xe2\x80" in body or b"\xc2\x85" in body:
-        for character, escaped in _LINE_ENDS:
-            body = body.replace(character, escaped)
-    return body
+    return head + b"event: %s\ndata: %s\n\n" % (body["type"].encode(), one_line(orjson.dumps(body)))
 
 
 def split(frames: bytes) -> Iterator[tuple[int, bytes]]:

@@ -30,6 +30,10 @@ class Crypto:
         sealed = self._ciphers[self._first].encrypt(nonce, plain, bound_to.encode())
         return b"\x01" + bytes([len(key_id)]) + key_id + nonce + sealed
 
+    def is_current(self, sealed: bytes) -> bool:
+        """Whether it was the first key that encrypted it."""
+        return sealed[2 : 2 + sealed[1]] == self._first.encode()
+
     def open(self, sealed: bytes, *, bound_to: str) -> bytes:
         """Decrypt, or raise `DecryptionError`."""
         end = 2 + sealed[1]

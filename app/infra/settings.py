@@ -73,6 +73,11 @@ class Settings(BaseModel):
     memory_model: Annotated[str, Field(pattern=r"^[^/\s]+/\S+$")] | None = None
     distill_idle_minutes: Annotated[float, Field(ge=0)] = 15.0
 
+    # redaction (section 8); the dictionary is a JSON list
+    redaction_enabled: bool = False
+    redaction_entities: tuple[str, ...] | None = None
+    redaction_dictionary: str | None = None
+
     # defaults of a run (section 4)
     model: str | None = None
     max_iterations: Annotated[int, Field(ge=1, le=50)] = 7
@@ -136,7 +141,7 @@ class Settings(BaseModel):
         except ValueError:
             raise ValueError("true, false or networks like 10.0.0.0/8 are expected, several with commas") from None
 
-    @field_validator("cors_origins", "result_keys", mode="before")
+    @field_validator("cors_origins", "result_keys", "redaction_entities", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

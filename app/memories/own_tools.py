@@ -1,7 +1,7 @@
 """`remember` and `recall`: memories as tools of a run. Whose they are comes from the run, never from what the model writes;
 what it wants kept goes through the same admission as what is distilled, with the run's own user lines as evidence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -52,6 +52,7 @@ _READ_LINES = "SELECT position, content FROM messages WHERE run_id = $1 AND role
 class _Offering(Tools, Protocol):
     offered: tuple[OfferedTool, ...]
     at_most_once: frozenset[str]
+    redactions: Mapping[str, Mapping[str, Any]]
 
 
 Inner = TypeVar("Inner", bound=_Offering)
@@ -60,12 +61,14 @@ Inner = TypeVar("Inner", bound=_Offering)
 class OwnTools:
     """The Tools port of a run: its other tools, and those of our own that it names."""
 
-    def __init__(self, pool: Pool, inner: _Offering, run: Mapping[str, Any], named: Sequence[str]) -> None:
-        self._pool, self._inner, self._run, self._scope = pool, inner, run, scope_of(run)
+    def __init__(
+        self, pool: Pool, inner: _Offering, run: Mapping[str, Any], named: Sequence[str], restore: Callable[[str], str]
+    ) -> None:
+        self._pool, self._inner, self._run, self._scope, self._restore = pool, inner, run, scope_of(run), restore
         self._memory: Mapping[str, Any] = run["request"].get("memory") or {}
         self._own = {BUILTINS[name]: name for name in named}
         self.offered = inner.offered + tuple(_offered(name, self._scope) for name in named)
-        self.at_most_once = inner.at_most_once
+        self.at_most_once, self.redactions = inner.at_most_once, inner.redactions
 
     async def call(self, call: ToolCall) -> ToolResult | PendingCall:
         own = self._own.get(call.name)
@@ -93,7 +96,7 @@ class OwnTools:
             return {"error": "Writing memories is switched off for this run."}
         instructions = await applying(self._pool, self._run["workspace_id"], self._scope)
         if prompt := self._run["request"].get("system_prompt"):
-            instructions.append(prompt)
+            instructions.append(self._restore(prompt))
         async with self._pool.acquire() as connection, connection.transaction():
             decision = await self._decide(connection, wanted, instructions)
         return _told(decision)
@@ -123,14 +126,19 @@ class OwnTools:
             said = []  # an event's payload, or a task that a model wrote: no user has said it
         else:
             said = [(0, text) for text in _given(self._run["request"])]
-        lines = tuple(Line(number, place, "user", text, alias) for number, (place, text) in enumerate(said, 1))
+        lines = tuple(
+            Line(number, place, "user", self._restore(text), alias) for number, (place, text) in enumerate(said, 1)
+        )
         return lines, self._run["session_id"] if rows else ""
 
 
-def with_own_tools(pool: Pool, tools: Inner, run: Mapping[str, Any]) -> "Inner | OwnTools":
-    """The run's tools with those of our own that it names."""
+def with_own_tools(
+    pool: Pool, tools: Inner, run: Mapping[str, Any], restore: Callable[[str], str] = str
+) -> "Inner | OwnTools":
+    """The run's tools with those of our own that it names. `restore` gives the values of what is kept of the run in tokens:
+    memories are kept in clear."""
     named = [name for name in run["request"]["tools"] if name in BUILTINS]
-    return OwnTools(pool, tools, run, named) if named else tools
+    return OwnTools(pool, tools, run, named, restore) if named else tools
 
 
 def _given(request: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ more is read than is written: any case inside guillemets, blanks, `<< >>`, `&laq
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,7 +28,9 @@ _BLANK = r"[ \u00a0\u202f]{0,2}"
 _NUMBER = r"\\{0,2}_(?P<%s>[1-9][0-9]{0,5})(?P<%s>%s{0,3})"
 _SHAPE = r"[A-Za-z][A-Za-z0-9]{0,15}"
 _EXACT = re.compile(r"«[A-Z][A-Z0-9]{0,15}_[1-9][0-9]{0,5}[a-z]{0,3}»")
+_EXACT_BYTES = re.compile("«([A-Z][A-Z0-9]{0,15})_([1-9][0-9]{0,5})([a-z]{0,3})»".encode())
 
+_OPENED = "«".encode()
 _OPENINGS = ("«", "<<", "&laquo;", "\\u00ab")
 _CLOSINGS = ("»", ">>", "&raquo;", "\\u00bb")
 _NAME = re.compile("[A-Za-z0-9]{0,16}")
@@ -169,6 +171,18 @@ def _count(text: str, chars: str, most: int) -> int:
     while count < most and count < len(text) and text[count] in chars:
         count += 1
     return count
+
+
+def replace_exact(data: bytes, written: Callable[[Token], bytes | None]) -> bytes:
+    """UTF-8 with something else in the place of each token that is written exactly as a token is; None leaves it."""
+
+    def one(match: re.Match[bytes]) -> bytes:
+        letters = match[3].decode()
+        token = Token(match[1].decode(), int(match[2]), _variant(letters))
+        made = None if letters == "a" else written(token)
+        return match[0] if made is None else made
+
+    return _EXACT_BYTES.sub(one, data) if _OPENED in data else data
 
 
 def safe_cut(text: str, limit: int) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +21,8 @@ from app.memories.by_models import Shelf, most_relevant, read_shelf, store
 from app.memories.distillation import Stretch, proposals_of, stretch_of
 from app.memories.distillations import Claimed, Trigger, Try
 from app.memories.writing import Origin
+from app.redaction.opened import Vaults
+from app.redaction.restorer import restore
 from app.rules.repository import applying
 from app.runs.answer import answer_parser, read_json
 from app.runs.lease import new_claim
@@ -57,7 +59,8 @@ class Done(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One try on one stretch. `known` are the notes that the model is shown, in their order."""
+    """One try on one stretch. `known` are the notes that the model is shown, in their order. `is_redacted`: what it answers
+    comes with values that may not stand in clear where there are no notes."""
 
     claimed: Claimed
     begun: Try
@@ -65,6 +68,7 @@ class _Job:
     scope: Scope
     options: DistilOptions
     known: tuple[Known, ...]
+    is_redacted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,15 @@ class Distiller:
     """One per process. Single flight per session, over all processes, is held by the row."""
 
     def __init__(
-        self, pool: Pool, model_for: ModelFor, queue: JobQueue, lease_seconds: float, options_for: OptionsFor
+        self,
+        pool: Pool,
+        model_for: ModelFor,
+        queue: JobQueue,
+        lease_seconds: float,
+        options_for: OptionsFor,
+        vaults: Vaults,
     ) -> None:
-        self._pool, self._model_for, self._queue = pool, model_for, queue
+        self._pool, self._model_for, self._queue, self._vaults = pool, model_for, queue, vaults
         self._lease_seconds, self._options_for = lease_seconds, options_for
 
     async def wake(self, session_id: str, trigger: Trigger, delay_seconds: float = 0.0) -> None:
@@ -130,13 +140,16 @@ class Distiller:
             return Done.STOPPED
         scope = Scope.model_validate({name: axis(session, name) for name in ("tenant", "subject", "member")})
         said, is_all = await distillations.said(self._pool, claimed)
+        if session.has_vault:  # notes are kept in clear, so that they are held against what was said in clear
+            vault = (await self._vaults.read([session.id])).get(session.id)
+            said = [replace(one, text=restore(one.text, vault)) for one in said] if vault else said
         stretch = stretch_of(said, claimed.to_position, None if scope.member is None else scope.member.type, is_all=is_all)
         if not stretch.is_worth_it:
             await distillations.pass_over(self._pool, claimed, stretch.to_position)
             return Done.PASSED
         begun = await distillations.begin(self._pool, claimed, stretch.to_position, trigger)
         known = await most_relevant(self._pool, claimed.workspace_id, scope, stretch.words, distillation.MAX_KNOWN)
-        return await self._tried(_Job(claimed, begun, stretch, scope, options, known))
+        return await self._tried(_Job(claimed, begun, stretch, scope, options, known, session.has_vault))
 
     async def _tried(self, job: _Job) -> Done:
         """A fault of our own counts as a failure, so that nobody comes back to it without end."""
@@ -176,7 +189,7 @@ class Distiller:
                 return _Answered(proposals, reply.model, usage)
             repair = Message("user", distillation.REPAIR.format(problem=problem))
             asked = [*asked, Message("assistant", reply.text), repair]
-        return _Unusable(f"unreadable: {problem}", usage)
+        return _Unusable("unreadable" if job.is_redacted else f"unreadable: {problem}", usage)
 
     async def _stored(self, job: _Job, answered: _Answered) -> Done:
         """The notes, what they rest on, and that the stretch is done: in one transaction, or not at all."""

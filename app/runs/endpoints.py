@@ -14,14 +14,17 @@ from app.loop.messages import RunStatus
 from app.memories import distillations
 from app.memories.distillations import Trigger
 from app.providers.scripted import script_of
+from app.redaction.answers import restored
 from app.runs import repository, waiting
 from app.runs.compressor import Compressor
 from app.runs.distiller import Distiller
 from app.runs.preview import preview
 from app.runs.read_shapes import PromptRead, ScriptRead, TraceRead
+from app.runs.redacted_inputs import mismatch_shown, redacted_decisions, redacted_import, redacted_results
+from app.runs.redacting import Redactions
 from app.runs.resolve import Resolved, Resolver
 from app.runs.service import RunService
-from app.runs.shapes import CLIENT_FIELDS, RunCreate, RunRead, SessionRunCreate, Wanted, run_json
+from app.runs.shapes import CLIENT_FIELDS, RunCreate, RunRead, SessionRunCreate, Wanted
 from app.runs.stored import reply_of
 from app.scope import parse_reference
 from app.sessions import repository as sessions
@@ -57,6 +60,11 @@ def _service(request: Request) -> RunService:
 
 def _resolver(request: Request) -> Resolver:
     found: Resolver = request.app.state.resolver
+    return found
+
+
+def _redactions(request: Request) -> Redactions:
+    found: Redactions = request.app.state.redactions
     return found
 
 
@@ -153,8 +161,8 @@ async def _start(runs: RunService, resolve: Any, once: Idempotent, place: Stream
         place.take()
         return event_stream(runs.frames(started.row, 0), {**headers, "Rondo-Run": started.row["id"]})
     if how.get("background"):
-        return json_response(run_json(started.row), 202, headers)
-    return json_response(run_json(await runs.wait(started.row)), 200, headers)
+        return json_response(await runs.shown(started.row), 202, headers)
+    return json_response(await runs.shown(await runs.wait(started.row)), 200, headers)
 
 
 @router.get("/runs", response_model=Listing[RunRead])
@@ -162,6 +170,7 @@ async def list_runs(
     caller: Reader,
     page: Paged,
     hot: HotDb,
+    runs: Runs,
     session_id: Annotated[str | None, Query()] = None,
     agent_id: Annotated[str | None, Query()] = None,
     parent_run_id: Annotated[str | None, Query()] = None,
@@ -182,12 +191,12 @@ async def list_runs(
     rows, cursor = page.cut(
         await repository.list_runs(hot, caller.workspace_id, page, filters, reference), lambda row: row["id"]
     )
-    return listed([run_json(row) for row in rows], cursor)
+    return listed(await runs.shown_list(rows), cursor)
 
 
 @router.get("/runs/{run_id}", response_model=RunRead)
-async def get_run(caller: Reader, run: RunInPath) -> Response:
-    return json_response(run_json(run))
+async def get_run(caller: Reader, run: RunInPath, runs: Runs) -> Response:
+    return json_response(await runs.shown(run))
 
 
 @router.get("/runs/{run_id}/events")
@@ -216,33 +225,40 @@ def _seq(text: str | None) -> int:
 
 
 @router.get("/runs/{run_id}/trace", response_model=TraceRead)
-async def get_trace(caller: Reader, run: RunInPath, hot: HotDb) -> Response:
-    return json_response({"iterations": await repository.trace(hot, run["id"])})
+async def get_trace(request: Request, caller: Reader, run: RunInPath, hot: HotDb) -> Response:
+    traced = {"iterations": await repository.trace(hot, run["id"])}
+    return json_response(await restored(request.app.state.vaults, traced, run["vault"]))
 
 
 @router.get("/runs/{run_id}/script", response_model=ScriptRead)
-async def get_script(caller: Service, run: RunInPath, hot: HotDb) -> Response:
+async def get_script(request: Request, caller: Service, run: RunInPath, hot: HotDb) -> Response:
     replies = [reply_of(stored) for stored in await repository.stored_replies(hot, run["id"])]
-    return json_response({"script": script_of(replies)})
+    return json_response(await restored(request.app.state.vaults, {"script": script_of(replies)}, run["vault"]))
 
 
 @router.post("/runs/{run_id}/cancel", response_model=RunRead)
 async def cancel_run(caller: Starter, run: RunInPath, runs: Runs) -> Response:
-    return json_response(run_json(await runs.cancel(run)))
+    return json_response(await runs.shown(await runs.cancel(run)))
 
 
 @router.post("/runs/{run_id}/approvals", response_model=RunRead)
 async def decide(
     caller: Service, run: RunInPath, given: Annotated[waiting.Approvals, body(waiting.Approvals)], runs: Runs
 ) -> Response:
-    return json_response(run_json(await runs.carry_on(*await waiting.approve(runs.pool, run["id"], given))))
+    kept = await redacted_decisions(runs.redactions, run, given)
+    async with mismatch_shown(runs.redactions, run):
+        answered = await waiting.approve(runs.pool, run["id"], given, kept)
+    return json_response(await runs.shown(await runs.carry_on(*answered)))
 
 
 @router.post("/runs/{run_id}/tool-results", response_model=RunRead)
 async def give_results(
     caller: Service, run: RunInPath, given: Annotated[waiting.ToolResults, body(waiting.ToolResults)], runs: Runs
 ) -> Response:
-    return json_response(run_json(await runs.carry_on(*await waiting.supply(runs.pool, run["id"], given))))
+    kept = await redacted_results(runs.redactions, runs.pool, run, given)
+    async with mismatch_shown(runs.redactions, run):
+        answered = await waiting.supply(runs.pool, run["id"], kept)
+    return json_response(await runs.shown(await runs.carry_on(*answered)))
 
 
 @router.get("/sessions/{session_id}/prompt", response_model=PromptRead)
@@ -254,11 +270,12 @@ async def preview_prompt(
     hot: HotDb,
     input: Annotated[str | None, Query()] = None,
 ) -> Response:
-    turn = resolver.next_turn(session, input)
-    names = resolver.tools_of(session)
+    turn, names = resolver.next_turn(session, input), resolver.tools_of(session)
     run = resolver.run_of(session, await tools.active_names(hot, caller.workspace_id) if names is None else names)
     offering = await request.app.state.toolbox_for(run)
-    return json_response(await preview(request.app.state.prompts, turn, offering.offered))
+    applies = resolver.redaction_of(session)
+    trial = None if applies is None else await _redactions(request).trial(session, applies)
+    return json_response(await preview(request.app.state.prompts, turn, offering.offered, trial))
 
 
 @router.post("/sessions/{session_id}/messages", status_code=201, response_model=Imported)
@@ -274,15 +291,18 @@ async def import_messages(
     for index, message in enumerate(wanted.messages):
         if not message.content.strip():
             raise Invalid(errors=[(("body", "messages", index, "content"), "must not be blank")])
-    tokens = [await content_tokens(message.content) for message in wanted.messages]
+    applies = resolver.redaction_of(session)
+    messages = await redacted_import(_redactions(request), session, applies, wanted.messages)
+    owner = None if applies is None else session.id
+    tokens = [await content_tokens(message.content) for message in messages]
     is_over = False
 
     async def make(db: Connection | Pool) -> dict[str, Any]:
         nonlocal is_over
         async with in_transaction(db) as connection:
-            rows = await sessions.import_messages(connection, session.id, wanted.messages, tokens)
+            rows = await sessions.import_messages(connection, session.id, messages, tokens)
             is_over = await summaries.mark_if_over(connection, session.id, resolver.history_of(session))
-        return {"data": [message_json(row) for row in rows]}
+        return {"data": await restored(request.app.state.vaults, [message_json(row) for row in rows], owner)}
 
     answer = await once.create_hot(hot, make)
     if is_over:

@@ -30,7 +30,8 @@ class Run(SQLModel, table=True):
     sent, with their weights.
 
     A queued run starts at its `wake_at`, if it has one; until it is claimed, what comes for its `join_key` joins it.
-    `depth` counts the events by which one run caused the next.
+    `depth` counts the events by which one run caused the next. `vault` is the owner of the vault that holds the values of
+    what stands in tokens here; null while nothing does.
     """
 
     __tablename__ = "runs"
@@ -44,6 +45,7 @@ class Run(SQLModel, table=True):
         Index("runs_unfinished", "status", "lease_expires_at", postgresql_where=text("status IN ('queued', 'running')")),
         Index("runs_waking", "wake_at", postgresql_where=text("status = 'waiting'")),
         Index("runs_by_agent", "agent_id", "id", postgresql_where=text("agent_id IS NOT NULL")),
+        Index("runs_by_vault", "vault", postgresql_where=text("vault IS NOT NULL")),
         Index("runs_by_parent", "parent_run_id", postgresql_where=text("parent_run_id IS NOT NULL")),
         Index(
             "runs_joinable", "join_key", unique=True,
@@ -90,6 +92,7 @@ class Run(SQLModel, table=True):
     wake_at: datetime | None = _time()
     join_key: str | None = None
     depth: int = Column_(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
+    vault: str | None = None
     cancel_requested_at: datetime | None = _time()
     last_seq: int | None = None
     reserved_seq: int = Column_(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))

@@ -113,6 +113,15 @@ class NextTurn:
     input: Content | None = None
     given: tuple[Message, ...] = ()
     before_message_id: str = ""
+    query: str | None = None
+    """The text by which memories are found, where it is not what is asked."""
+
+    @property
+    def asked(self) -> str:
+        """What the user asked, as text."""
+        if self.input is not None:
+            return Message("user", self.input).text
+        return next((message.text for message in reversed(self.given) if message.role == "user"), "")
 
 
 def turn_of(run: Mapping[str, Any]) -> NextTurn:
@@ -154,14 +163,8 @@ class PromptBuilder:
     async def _memories(self, turn: NextTurn) -> Recalled:
         if not turn.memory_tokens:
             return Nothing()
-        return await self._sources.memories(turn.workspace_id, turn.scope, _query(turn), turn.memory_tokens)
-
-
-def _query(turn: NextTurn) -> str:
-    """What the user asked: the text by which memories are found."""
-    if turn.input is not None:
-        return Message("user", turn.input).text
-    return next((message.text for message in reversed(turn.given) if message.role == "user"), "")
+        query = turn.asked if turn.query is None else turn.query
+        return await self._sources.memories(turn.workspace_id, turn.scope, query, turn.memory_tokens)
 
 
 def input_content(given: str | Sequence[dict[str, Any]]) -> Any:

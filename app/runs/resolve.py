@@ -18,6 +18,7 @@ from app.run_options import BUILTINS, AgentOptions, offered_name, resolve, resol
 from app.runs.answer import check_schema
 from app.runs.distiller import DistilOptions
 from app.runs.prompt import NextTurn
+from app.runs.redacting import Always, applying
 from app.runs.shapes import RunCreate, SessionRunCreate
 from app.scope import Scope, axis
 from app.sessions.compression import HistoryOptions
@@ -64,8 +65,8 @@ class Resolved:
 class Resolver:
     """Resolves with the settings and the providers of this process."""
 
-    def __init__(self, settings: Settings, catalog: Catalog) -> None:
-        self._settings, self._catalog = settings, catalog
+    def __init__(self, settings: Settings, catalog: Catalog, always: Always) -> None:
+        self._settings, self._catalog, self._always = settings, catalog, always
 
     def in_session(self, session: Session, wanted: SessionRunCreate, known: Known) -> Resolved:
         """Raises Invalid for what cannot work. A session of an agent comes with what the agent says in its `config`."""
@@ -80,6 +81,7 @@ class Resolver:
         row = self._row(session.workspace_id, options, session_id=session.id, agent_id=session.agent_id)
         row |= {name: getattr(session, name) for name in _AXIS_COLUMNS}
         row["request"] |= {"input": named["input"], "messages": None, "system_prompt": session.system_prompt}
+        row["request"]["redaction"] = applying(session.redaction, named.get("redaction"), self._always, session.has_vault)
         return Resolved(row, options)
 
     def history_of(self, session: Session) -> HistoryOptions:
@@ -105,7 +107,12 @@ class Resolver:
         """What a run's row would say of the session to whoever opens these tools for it."""
         row = {name: getattr(session, name) for name in ("workspace_id", "agent_id", *_AXIS_COLUMNS)}
         request = {"tools": list(tools), "context": {}, "memory": self._memory(_sources_of(session))}
-        return row | {"id": None, "session_id": session.id, "request": request}
+        vault = session.id if session.has_vault else None
+        return row | {"id": None, "session_id": session.id, "request": request, "vault": vault}
+
+    def redaction_of(self, session: Session) -> dict[str, Any] | None:
+        """What is redacted in a session, apart from any run; None where nothing is."""
+        return applying(session.redaction, None, self._always, session.has_vault)
 
     def tools_of(self, session: Session) -> list[str] | None:
         """The tools that a session names; None is all that are active."""
@@ -160,6 +167,7 @@ class Resolver:
         row = self._row(workspace_id, options, session_id=None, agent_id=None)
         row |= wanted.scope.as_columns()
         row["request"] |= {key: named.get(key) for key in ("input", "messages", "system_prompt")}
+        row["request"]["redaction"] = applying(None, named.get("redaction"), self._always, has_vault=False)
         return Resolved(row, options)
 
     def of_agent(
@@ -173,6 +181,7 @@ class Resolver:
         options |= {"context": {**(agent.fields.get("context") or {}), **context}, "persist": False}
         row = self._row(agent.workspace_id, options, session_id=None, agent_id=agent.id) | dict(scope)
         row["request"] |= {"input": given, "messages": None, "system_prompt": agent.system_prompt}
+        row["request"]["redaction"] = applying(agent.redaction, None, self._always, has_vault=False)
         return row
 
     def _options(self, sources: Sequence[dict[str, Any]], known: Known) -> dict[str, Any]:
@@ -208,6 +217,7 @@ class Resolver:
             "request": request,
             "depth": 0,
             "join_key": None,
+            "vault": None,
         }
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import asyncpg
 import structlog
@@ -16,21 +16,22 @@ from app.infra.telemetry import RUNS, log
 from app.loop.events import MessageDiscarded, RunQueued
 from app.loop.loop import Task, failed, run_loop
 from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
-from app.loop.ports import OfferedTool, Provider, Tools
 from app.loop.turn import Limits
+from app.redaction.opened import RedactionFailed
 from app.runs import statements
-from app.runs.answer import answer_parser
 from app.runs.compressor import Compressor
 from app.runs.fitting import FittedProvider, Fitting, TokenFactors
 from app.runs.held import Held, HeldProvider, HeldTools
-from app.runs.hooks import HookedProvider, HookedTools, HookFailed, Hooks
+from app.runs.hooks import HookFailed, Hooks
+from app.runs.joined import Joiner, RunTools
 from app.runs.journal import RunJournal, call_id_of, message_id_of
-from app.runs.metering import MeteredProvider
 from app.runs.opening import Opened, Opener, Owned
 from app.runs.prompt import NextTurn, PromptBuilder, input_content, turn_of
 from app.runs.recovery import attempts_made
-from app.runs.sent_once import SentOnce
-from app.runs.shapes import queued_json, run_json
+from app.runs.redacted_models import REDACTION_FAILED
+from app.runs.redacted_prompt import asking_for, redacted_prompt
+from app.runs.redacting import Redactions
+from app.runs.shapes import queued_json
 from app.runs.side_calls import ModelFor
 from app.sessions.compression import options_of
 from app.sessions.history import History, content_tokens
@@ -44,13 +45,6 @@ INTERNAL = "An internal error ended the run."
 
 class OutOfReach(Exception):
     """The database is gone for now. The run is left to its next owner."""
-
-
-class RunTools(Tools, Protocol):
-    """The Tools port of one run, with what is offered to its model."""
-
-    offered: tuple[OfferedTool, ...]
-    at_most_once: frozenset[str]
 
 
 ToolboxFor = Callable[[Mapping[str, Any]], Awaitable[RunTools]]
@@ -70,11 +64,12 @@ class Runner:
         prompts: PromptBuilder,
         compressor: Compressor,
         pending_seconds: float,
+        redactions: Redactions,
         hooks: Hooks | None = None,
         before_end: BeforeEnd | None = None,
     ) -> None:
         self._before_end = before_end
-        self._hooks = hooks
+        self._hooks, self._redactions = hooks, redactions
         self._opener = Opener(pool, event_log, pending_seconds)
         self._pool, self._event_log = pool, event_log
         self._model_for, self._toolbox_for = model_for, toolbox_for
@@ -143,7 +138,11 @@ class Runner:
             return Outcome(RunStatus.INCOMPLETE, RunFinish.DEADLINE, text, iterations=journal.iterations)
         except HookFailed as error:
             return _hook_failed(error)
+        except RedactionFailed as error:
+            return _redaction_failed(error)
         except BaseExceptionGroup as group:
+            if failure := group.subgroup(RedactionFailed):
+                return _redaction_failed(failure)
             if hook := group.subgroup(HookFailed):
                 return _hook_failed(hook)
             if lost := group.subgroup(LeaseLost):
@@ -163,39 +162,40 @@ class Runner:
         run, request, lease = owned.run, owned.run["request"], owned.lease
         run_log, journal = opened.log, opened.journal
         attempts = await lease.lasting(lambda: attempts_made(self._pool, run["id"])) if run["epoch"] > 1 else 0
+        vault = await lease.lasting(lambda: self._redactions.open(run))
         toolbox = await lease.lasting(lambda: self._toolbox_for(run))
-        turn = turn_of(run)
+        turn = turn_of(run) if vault is None else asking_for(turn_of(run), vault)
         prompt = await lease.lasting(lambda: self._prompts.build(turn))
+        if vault is not None:
+            unredacted = prompt
+            prompt = await lease.lasting(lambda: redacted_prompt(unredacted, vault))
         journal.history = prompt.history
         if prompt.chosen:
             chosen = statements.REMEMBERED, run["id"], owned.claim, prompt.chosen
             await lease.lasting(lambda: self._pool.execute(*chosen))
+        port = await lease.lasting(lambda: self._model_for(run, run_log.emit, attempts))
+        joiner = Joiner(run, vault, self._hooks, run_log.emit)
+        joined = joiner.join(port.provider, toolbox, self._pool, lease)
         task = Task(
             model=run["model"],
             messages=prompt.messages,
             message_id=lambda iteration: message_id_of(run["id"], iteration),
             call_id=lambda iteration, index: call_id_of(run["id"], iteration, index),
-            tools=toolbox.offered,
+            tools=joined.offered,
             tool_choice=request["tool_choice"],
             limits=limits_of(request),
-            parse=None if request["response_schema"] is None else answer_parser(request["response_schema"]),
+            parse=joiner.parser(),
         )
-        port = await lease.lasting(lambda: self._model_for(run, run_log.emit, attempts))
-        provider: Provider = MeteredProvider(port.provider)
-        tools: Tools = toolbox
-        if toolbox.at_most_once:
-            tools = SentOnce(self._pool, toolbox, toolbox.at_most_once, lease)
-        if self._hooks is not None:
-            shown = run_json(run)
-            provider = HookedProvider(self._hooks, provider, shown, run_log.emit)
-            tools = HookedTools(self._hooks, tools, shown)
         held = Held(lease, journal.begin)
         unknown = (
             (lambda asked: run_log.emit(MessageDiscarded(asked.iteration, asked.message_id))) if opened.discards else None
         )
         fitting = Fitting(prompt, run["model"], port.window, self._summarising(run, turn), self._factors)
-        fitted = FittedProvider(HeldProvider(held, provider, unknown), fitting)
-        return await run_loop(task, fitted, HeldTools(held, tools), journal, run_log.emit)
+        fitted = FittedProvider(HeldProvider(held, joined.provider, unknown), fitting)
+        outcome = await run_loop(task, fitted, HeldTools(held, joined.tools), journal, run_log.emit)
+        if vault is not None:
+            await lease.lasting(vault.store)
+        return outcome
 
     def _summarising(self, run: Mapping[str, Any], turn: NextTurn) -> Callable[[], Awaitable[History | None]]:
         """For a prompt that does not fit: the history once its older turns were summarised, or None where that is no way."""
@@ -262,6 +262,11 @@ class Runner:
 def _hook_failed(error: BaseException) -> Outcome:
     log.error("hook_failed", exc_info=error)
     return failed(ErrorCode.HOOK_FAILED, "A hook of the operator failed.")
+
+
+def _redaction_failed(error: BaseException) -> Outcome:
+    log.error("redaction_failed", reason=str(error))
+    return failed(ErrorCode.REDACTION_FAILED, REDACTION_FAILED)
 
 
 def cancelled(journal: RunJournal) -> Outcome:

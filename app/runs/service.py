@@ -18,14 +18,17 @@ from app.infra.errors import Conflict, Invalid, NotFound, Unavailable
 from app.infra.redis import RedisAway
 from app.infra.telemetry import log
 from app.loop.messages import ACTIVE_STATUSES, RunStatus
+from app.redaction.answers import restored, restored_frames, restored_list
 from app.runs import lease, repository
 from app.runs.admission import Admission
 from app.runs.following import Reader, reached, rest
 from app.runs.lease import Lease
 from app.runs.opening import Owned
 from app.runs.prompt import input_content, input_message
+from app.runs.redacting import Redactions
 from app.runs.resolve import Resolved
 from app.runs.runner import Runner
+from app.runs.shapes import run_json
 from app.runs.supervisor import Supervisor
 from app.sessions.history import content_tokens
 
@@ -55,8 +58,9 @@ class RunService:
         event_log: EventLog,
         admission: Admission,
         lease_seconds: float,
+        redactions: Redactions,
     ) -> None:
-        self.pool, self._admission = pool, admission
+        self.pool, self._admission, self.redactions = pool, admission, redactions
         self._runner, self._supervisor, self._log = runner, supervisor, event_log
         self._lease_seconds = lease_seconds
         self._interrupting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -73,6 +77,7 @@ class RunService:
                 if (first := await self._first(connection, idempotency)) is not None:
                     return first
         resolved = await resolve()
+        await self.redactions.accept(resolved.row)
         for _ in range(_STARTS):
             since = monotonic()
             with self._supervisor.place(newcomer=True) as has_place:
@@ -181,7 +186,8 @@ class RunService:
         """Raise Conflict, or cancel what the session is doing, as the caller wants it."""
         active = await repository.active_runs(self.pool, resolved.row["session_id"])
         if resolved.on_conflict == "reject" and active:
-            extra = {"run_id": active[0]["id"], "pending": active[0]["pending"] or []}
+            pending = await restored(self.redactions.vaults, active[0]["pending"] or [], active[0]["vault"])
+            extra = {"run_id": active[0]["id"], "pending": pending}
             raise Conflict("The session has an active run.", code="run_in_progress", extra=extra)
         session_id = resolved.row["session_id"]
         # one at a time, so that several who interrupt do not keep each other from ever starting
@@ -239,6 +245,16 @@ class RunService:
             await self._supervisor.take(row["id"])
         return row
 
+    # ---- showing
+
+    async def shown(self, row: asyncpg.Record) -> Any:
+        """A run as the API shows it, with values in the place of tokens."""
+        return await restored(self.redactions.vaults, run_json(row), row["vault"])
+
+    async def shown_list(self, rows: list[asyncpg.Record]) -> list[Any]:
+        vaults = self.redactions.vaults
+        return await restored_list(vaults, [run_json(row) for row in rows], [row["vault"] for row in rows])
+
     # ---- following
 
     async def check_seq(self, row: asyncpg.Record, after: int) -> None:
@@ -248,6 +264,14 @@ class RunService:
 
     async def frames(self, row: asyncpg.Record, after: int) -> AsyncIterator[bytes]:
         """The run's events after a seq as SSE frames, until its end; a ping whenever there was nothing for a while."""
+        frames = self._frames(row, after)
+        if row["vault"] is not None:
+            query = "SELECT vault FROM runs WHERE id = $1"
+            frames = restored_frames(frames, self.redactions.vaults, lambda: self.pool.fetchval(query, row["id"]))
+        async for part in frames:
+            yield part
+
+    async def _frames(self, row: asyncpg.Record, after: int) -> AsyncIterator[bytes]:
         if row["status"] not in ACTIVE_STATUSES:
             yield await rest(self._log, self.pool, row, after)
             return

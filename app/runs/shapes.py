@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, Discriminator, Field, StringCons
 
 from app.infra import clock
 from app.loop.messages import RunStatus
+from app.redaction.shapes import RedactionConfig
 from app.run_options import RunOptions
 from app.scope import Reference, Scope, axis
 from app.shapes import JsonObject, Shape
@@ -64,6 +65,7 @@ class SessionRunCreate(RunOptions):
     """`POST /v1/sessions/{id}/runs`."""
 
     input: Input
+    redaction: RedactionConfig | None = None
 
     @model_validator(mode="after")
     def _not_blank(self) -> "SessionRunCreate":
@@ -107,6 +109,7 @@ class RunCreate(RunOptions):
     input: Input | None = None
     messages: Annotated[list[GivenMessage], Field(min_length=1, max_length=2000)] | None = None
     system_prompt: Text | None = None
+    redaction: RedactionConfig | None = None
 
     @model_validator(mode="after")
     def _one_input(self) -> "RunCreate":

@@ -1,5 +1,5 @@
-"""Model calls that belong to no run: summaries and memories. They go through the same catalog, retries and metering
-as a run's; whatever else wraps a run's Provider wraps theirs in `open_side_call`."""
+"""Model calls that belong to no run: summaries and memories. They go through the same catalog, retries, metering and
+redaction as a run's."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +22,11 @@ class ModelPort:
 
 ModelFor = Callable[[Mapping[str, Any], Emit, int], Awaitable[ModelPort]]
 """The model of a run: from its row, for showing deltas, with the number of attempts that were made before."""
+
+
+KEEPS_TOKENS = "compression"
+"""The purpose of side calls whose answer is kept beside messages, so that redacted values stay tokens in it. The answers of
+all others come back with their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,10 @@ async def open_side_call(model_for: ModelFor, call: SideCall) -> ModelPort:
         "response_schema": call.response_schema,
         "script": list(call.script),
     }
-    run = {"id": None, "workspace_id": call.workspace_id, "session_id": call.session_id, "request": request}
+    run = {
+        "id": None, "workspace_id": call.workspace_id, "session_id": call.session_id, "request": request,
+        "purpose": call.purpose,
+    }  # fmt: skip
     port = await model_for(run, _unseen, 0)
     return ModelPort(MeteredProvider(port.provider), port.window)
 

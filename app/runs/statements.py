@@ -7,11 +7,11 @@ with it everything that hangs on it. Events and other lists come as JSON arrays.
 from app.subscriptions.outbox import told
 
 _RUN_FIELDS = """id, workspace_id, session_id, agent_id, parent_run_id, tenant_type, tenant_id, subject_type, subject_id,
- member_type, member_id, model, metadata, request, depth, join_key"""
+ member_type, member_id, model, metadata, request, depth, join_key, vault"""
 
 _NEW_RUN = """(SELECT * FROM jsonb_to_record($1) AS run(id text, workspace_id text, session_id text, agent_id text,
  parent_run_id text, tenant_type text, tenant_id text, subject_type text, subject_id text, member_type text,
- member_id text, model text, metadata jsonb, request jsonb, depth int, join_key text))"""
+ member_id text, model text, metadata jsonb, request jsonb, depth int, join_key text, vault text))"""
 
 _INSERT_RUN = f"""INSERT INTO runs ({_RUN_FIELDS}, status, claim, epoch, lease_expires_at, created_at, started_at,
  claimed_at, worked_seconds, iterations, tool_calls, input_tokens, output_tokens, cached_tokens, reasoning_tokens,
@@ -70,7 +70,7 @@ RETURNING *
 # ten times from its beginning; no row: there is none, or it was claimed
 JOIN = f"""
 UPDATE runs SET request = new.request, model = new.model, metadata = new.metadata, depth = greatest(runs.depth, new.depth),
-       member_type = new.member_type, member_id = new.member_id,
+       member_type = new.member_type, member_id = new.member_id, vault = new.vault,
        wake_at = least(now() + make_interval(secs => $2), runs.created_at + make_interval(secs => 10 * $2))
   FROM {_NEW_RUN} AS new
  WHERE runs.join_key = new.join_key AND {_IS_JOINABLE.replace("join_key", "runs.join_key")}

@@ -70,8 +70,9 @@ class ToolResults(Shape):
     results: Annotated[list[GivenResult], Field(min_length=1, max_length=200)]
 
 
-async def approve(pool: Pool, run_id: str, given: Approvals) -> tuple[asyncpg.Record, bool]:
-    """Keep the decisions about all calls that wait for one. Returns the run, and True: it may go on.
+async def approve(pool: Pool, run_id: str, given: Approvals, kept: Approvals | None = None) -> tuple[asyncpg.Record, bool]:
+    """Keep the decisions about all calls that wait for one. Returns the run, and True: it may go on. `kept` is what is
+    stored in their place: the same, redacted.
 
     Raises Conflict (`pending_mismatch`) when the decisions do not name exactly what waits.
     """
@@ -86,7 +87,8 @@ async def approve(pool: Pool, run_id: str, given: Approvals) -> tuple[asyncpg.Re
         if default is None and named.keys() != set(ids):
             raise _mismatch(run)
         await _check_edits(pool, run, waiting, named)
-        decided = {call_id: named.get(call_id, default) for call_id in ids}
+        stored = {decision.call_id: decision for decision in (kept or given).decisions}
+        decided = {call_id: stored.get(call_id, stored.get("*")) for call_id in ids}
         await connection.execute(
             statements.RESOLVE, run_id, {key: value.resolution() for key, value in decided.items() if value is not None}
         )

@@ -4,12 +4,13 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
-from sqlalchemy import Column, DateTime, ForeignKey, Index, Integer, Text, UniqueConstraint, text
+from sqlalchemy import Boolean, Column, DateTime, ForeignKey, Index, Integer, Text, UniqueConstraint, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field as Column_
 from sqlmodel import SQLModel
 
 from app.infra import clock
+from app.redaction.shapes import RedactionConfig
 from app.run_options import HistoryConfig, MemoryConfig, ModelChoice, RunOptions, ToolNames
 from app.scope import Reference, Scope, axis
 from app.shapes import JsonObject, Shape
@@ -25,7 +26,8 @@ def _time() -> Any:
 
 class Session(SQLModel, table=True):
     """`distilled_position` is the last message from which memories were drawn, 0 before the first time; `distil_claim` is
-    whoever is at it, good until `distil_claimed_until` by the database's clock."""
+    whoever is at it, good until `distil_claimed_until` by the database's clock. `has_vault`: tokens stand in its messages
+    for values in its vault."""
 
     __tablename__ = "sessions"
     __table_args__ = (
@@ -61,6 +63,7 @@ class Session(SQLModel, table=True):
     distilled_position: int = Column_(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
     distil_claim: str | None = None
     distil_claimed_until: datetime | None = Column_(default=None, sa_column=Column(DateTime(timezone=True), nullable=True))
+    has_vault: bool = Column_(default=False, sa_column=Column(Boolean, nullable=False, server_default="false"))
     created_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
     updated_at: datetime = Column_(sa_column=Column(DateTime(timezone=True), nullable=False))
 
@@ -141,12 +144,13 @@ class SessionFields(Shape):
     context: JsonObject | None = None
     history: HistoryConfig | None = None
     memory: MemoryConfig | None = None
+    redaction: RedactionConfig | None = None
     config: RunOptions | None = None
     metadata: JsonObject | None = None
 
     def as_columns(self) -> dict[str, Any]:
-        """The fields that were named, as the table keeps them."""
-        named: dict[str, Any] = self.model_dump(mode="json", exclude_unset=True)
+        """The fields that were named, as the table keeps them, but for `redaction`, which is kept sealed."""
+        named: dict[str, Any] = self.model_dump(mode="json", exclude_unset=True, exclude={"redaction"})
         if "metadata" in named:
             named["metadata_"] = named.pop("metadata")
         return named
@@ -183,7 +187,8 @@ class SessionRead(BaseModel):
     updated_at: str
 
 
-def session_json(row: Session) -> dict[str, Any]:
+def session_json(row: Session, redaction: JsonObject | None = None) -> dict[str, Any]:
+    """`redaction` with its dictionary opened."""
     return {
         "id": row.id,
         "tenant": axis(row, "tenant"),
@@ -197,7 +202,7 @@ def session_json(row: Session) -> dict[str, Any]:
         "context": row.context or {},
         "history": row.history,
         "memory": row.memory,
-        "redaction": row.redaction,
+        "redaction": redaction,
         "config": row.config or {},
         "metadata": row.metadata_ or {},
         "created_at": clock.rfc3339(row.created_at),

@@ -10,6 +10,7 @@ from sqlmodel import Field as Column_
 from sqlmodel import SQLModel
 
 from app.infra import clock
+from app.redaction.shapes import ToolRedaction
 from app.shapes import Shape
 
 TOOL_NAME = r"^[A-Za-z0-9_-]{1,64}$"
@@ -50,7 +51,7 @@ class ToolPut(Shape):
         Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=100)]], Field(max_length=50)] | None
     ) = None
     headers: dict[str, str] | None = None
-    redaction: dict[str, Any] | None = None
+    redaction: ToolRedaction | None = None
     active: bool = True
 
 

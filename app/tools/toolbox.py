@@ -1,5 +1,6 @@
 """The tools of one run: what is offered to its model, and the loop's Tools port that calls them as webhooks."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -14,12 +15,14 @@ from app.tools import repository
 from app.tools.schema import compiled
 from app.tools.webhook import RunIdentity, WebhookTarget, call_webhook
 
+EMPTY: Mapping[str, Mapping[str, Any]] = {}
 ACCEPTED = 202
 """A webhook that answers this gives its result later."""
 
 
 class Toolbox:
-    """`targets` are the webhooks; an offered tool without one is the caller's own to execute."""
+    """`targets` are the webhooks; an offered tool without one is the caller's own to execute. `redactions` is what tools say
+    of redaction; unless it `tells`, failures are logged by whoever has redacted them."""
 
     def __init__(
         self,
@@ -27,8 +30,11 @@ class Toolbox:
         identity: RunIdentity,
         offered: tuple[OfferedTool, ...],
         targets: dict[str, WebhookTarget],
+        redactions: Mapping[str, Mapping[str, Any]] = EMPTY,
+        *,
+        tells: bool = True,
     ) -> None:
-        self.offered = offered
+        self.offered, self.redactions, self._tells = offered, redactions, tells
         self.at_most_once = frozenset(name for name, target in targets.items() if target.at_most_once)
         self._sender, self._identity, self._targets = sender, identity, targets
 
@@ -40,7 +46,7 @@ class Toolbox:
         if result.status == ACCEPTED:
             return PendingCall(call, PendingReason.ASYNC)
         TOOL_CALLS.labels(result.outcome).inc()
-        if result.outcome is ToolOutcome.FAILED:
+        if result.outcome is ToolOutcome.FAILED and self._tells:
             log.warning("tool_failed", tool=call.name, call_id=call.id, status=result.status, cause=result.cause)
         return result
 
@@ -49,7 +55,14 @@ class Toolbox:
 
 
 async def open_toolbox(
-    pool: Pool, crypto: Crypto, sender: Sender, workspace_id: str, names: list[str], identity: RunIdentity
+    pool: Pool,
+    crypto: Crypto,
+    sender: Sender,
+    workspace_id: str,
+    names: list[str],
+    identity: RunIdentity,
+    *,
+    tells: bool = True,
 ) -> Toolbox:
     """Read the tools that are still active, with their secrets opened for as long as the run lasts."""
     rows = await repository.read_active(pool, workspace_id, names) if names else []
@@ -58,6 +71,8 @@ async def open_toolbox(
         identity,
         tuple(_offered(row) for row in rows),
         {row["name"]: target_of(crypto, row) for row in rows if row["kind"] == "webhook"},
+        {row["name"]: row["redaction"] for row in rows if row["redaction"]},
+        tells=tells,
     )
 
 
