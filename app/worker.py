@@ -19,6 +19,7 @@ from app.infra.settings import Settings, SettingsError
 from app.infra.telemetry import log
 from app.memories.distillations import Trigger
 from app.process import Process, open_process
+from app.redaction.repository import forget_unused
 from app.runs import compressor, distiller
 from app.sessions.tokens import forget_expired_tokens
 from app.subscriptions.repository import forget as forget_deliveries
@@ -51,10 +52,11 @@ async def sweep_distillations(context: dict[str, Any]) -> None:
 
 async def forget_what_expired(context: dict[str, Any]) -> None:
     """Idempotency keys after their day, client tokens after their time, firings after `firing_days`, settled deliveries
-    after `delivery_days`."""
+    after `delivery_days`, vaults that no run has come to use."""
     process = _process(context)
     keys = await forget_expired(process.database.pool, process.settings.idempotency_ttl_seconds)
     await forget_expired_tokens(process.database.pool)
+    await forget_unused(process.database.pool)
     await forget_firings(process.database.pool, process.settings.firing_days)
     await forget_deliveries(process.database.pool, process.settings.delivery_days)
     log.info("forgot_expired", idempotency_keys=keys)

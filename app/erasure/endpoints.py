@@ -39,8 +39,9 @@ Named = Annotated[dict[str, Reference | None], Depends(_named)]
 
 
 @router.get("/data", response_model=Exported)
-async def export_data(caller: Service, axes: Named, hot: HotDb) -> Response:
-    return StreamingResponse(service.export(hot, caller.workspace_id, axes), media_type="application/json")
+async def export_data(request: Request, caller: Service, axes: Named, hot: HotDb) -> Response:
+    exported = service.export(hot, request.app.state.vaults, caller.workspace_id, axes)
+    return StreamingResponse(exported, media_type="application/json")
 
 
 @router.delete("/data", response_model=Erased)

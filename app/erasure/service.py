@@ -13,12 +13,15 @@ from app.infra.crypto import Crypto, DecryptionError
 from app.infra.database import Connection, Pool
 from app.infra.errors import NotFound
 from app.loop.messages import ACTIVE_STATUSES
+from app.redaction.opened import Vaults
+from app.redaction.showing import restored_bytes
 from app.runs.service import RunService
 
 _ROWS_AT_ONCE = 200
 _STOP_ROUNDS = 20
 _ERASING_SECONDS = 600.0
 """For one store: longer than other statements may take, since all of a tenant goes at once."""
+_GUILLEMET = "«".encode()
 _IDS = re.compile(r"\b[a-z]{3,4}_[0-9a-f]{32}\b")
 _NO_IDS: list[list[str]] = [[], [], [], []]
 _DRAWN_FROM_THEM_ALONE = """
@@ -128,19 +131,20 @@ def _is_within(answer: Any, axes: Axes) -> bool:
     return all(answer.get(name) == (None if wanted is None else wanted.as_dict()) for name, wanted in axes.items())
 
 
-async def export(pool: Pool, workspace_id: str, axes: Axes) -> AsyncIterator[bytes]:
-    """`{"data": {STORE: [rows]}}` of all that is kept, a page of rows at a time; holds nothing between two pages."""
+async def export(pool: Pool, vaults: Vaults, workspace_id: str, axes: Axes) -> AsyncIterator[bytes]:
+    """`{"data": {STORE: [rows]}}` of all that is kept, a page of rows at a time; holds nothing between two pages. Values
+    stand in the place of tokens."""
     found = await Within(workspace_id, axes).read(pool)
     start = b'{"data":{'
     for store in reversed(stores(axes)):
         yield start + orjson.dumps(store.table) + b":["
-        async for part in _rows(pool, store, found):
+        async for part in _rows(pool, vaults, store, found):
             yield part
         start = b"],"
     yield b"]}}"
 
 
-async def _rows(pool: Pool, store: Store, found: Within) -> AsyncIterator[bytes]:
+async def _rows(pool: Pool, vaults: Vaults, store: Store, found: Within) -> AsyncIterator[bytes]:
     keys, hidden, comma = ", ".join(store.key), list(store.hidden), b""
     last: list[Any] = []
     while True:
@@ -152,5 +156,18 @@ async def _rows(pool: Pool, store: Store, found: Within) -> AsyncIterator[bytes]
         )  # fmt: skip
         if not rows:
             return
-        yield comma + ",".join(row["shown"] for row in rows).encode()
+        yield comma + b",".join(await _restored(pool, vaults, [row["shown"].encode() for row in rows]))
         comma, last = b",", [rows[-1][name] for name in store.key]
+
+
+async def _restored(pool: Pool, vaults: Vaults, rows: list[bytes]) -> list[bytes]:
+    """The rows with values: each that holds what may be a token by the vault of its run or session."""
+    marked = {at: orjson.loads(row) for at, row in enumerate(rows) if _GUILLEMET in row}
+    if not marked:
+        return rows
+    run_ids = [row["run_id"] for row in marked.values() if row.get("run_id")]
+    of_run = dict(await pool.fetch("SELECT id, vault FROM runs WHERE id = ANY($1)", run_ids))
+    owners = {at: row.get("vault") or of_run.get(row.get("run_id")) or row.get("session_id") for at, row in marked.items()}
+    read = await vaults.read(owner for owner in owners.values() if owner is not None)
+    known = {at: read[owner] for at, owner in owners.items() if owner in read}
+    return [restored_bytes(row, known[at]) if at in known else row for at, row in enumerate(rows)]

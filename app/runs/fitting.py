@@ -18,6 +18,7 @@ from app.loop.messages import ErrorCode, Image, Message, ModelFailure, Reply
 from app.loop.ports import ModelRequest, OfferedTool, Provider
 from app.providers.tokens import count_tokens_of, vocabulary_of
 from app.providers.windows import Window
+from app.redaction.tokens import safe_cut
 from app.runs.prompt import Prompt
 from app.sessions.history import IMAGE_TOKENS, History
 
@@ -129,7 +130,7 @@ class FittedProvider:
                 return
             if message.role != "tool" or at in self._short or len(message.text) <= _SHORT_RESULT_CHARS + len(LEFT_OUT):
                 continue
-            self._short[at] = replace(message, content=message.text[:_SHORT_RESULT_CHARS] + LEFT_OUT)
+            self._short[at] = replace(message, content=_shortened_text(message.text) + LEFT_OUT)
             tokens += await self._count((self._short[at],)) - await self._count((message,))
             SHORTENED.labels("results").inc()
 
@@ -159,6 +160,10 @@ class FittedProvider:
                 self._counts[text] = await count_tokens_of(text, vocabulary_of(self._model)) + _OVERHEAD_TOKENS
             total += self._counts[text]
         return total
+
+
+def _shortened_text(text: str) -> str:
+    return text[: safe_cut(text, _SHORT_RESULT_CHARS)]
 
 
 def _after(first: ModelFailure, second: Reply | ModelFailure) -> Reply | ModelFailure:

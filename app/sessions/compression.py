@@ -12,6 +12,7 @@ import orjson
 
 from app.loop.messages import Message
 from app.providers.tokens import cut_to_tokens
+from app.redaction.tokens import safe_cut
 from app.sessions.history import History, Turn
 
 MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 64, 1500
@@ -132,7 +133,7 @@ def _fitting(message: Message, turn: Turn, limit: int) -> str:
     if turn.tokens <= limit or len(text) < 200:
         return text
     kept = max(200, len(text) * limit // turn.tokens)
-    return text if kept >= len(text) else f"{text[: kept // 2]} […] {text[-(kept - kept // 2) :]}"
+    return text if kept >= len(text) else f"{text[: safe_cut(text, kept // 2)]} […] {text[-(kept - kept // 2) :]}"
 
 
 def _with_marks(message: Message) -> str:
@@ -141,7 +142,9 @@ def _with_marks(message: Message) -> str:
 
 def bounded(summary: str, options: HistoryOptions) -> str:
     """A summary as it is kept: without blanks around it, no longer than it may be."""
-    return cut_to_tokens(summary.strip(), options.summary_tokens)
+    whole = summary.strip()
+    cut = cut_to_tokens(whole, options.summary_tokens)
+    return whole if cut == whole else whole[: safe_cut(whole, len(cut) - 1)].rstrip() + "…"
 
 
 _HEADING = (
