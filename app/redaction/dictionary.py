@@ -8,7 +8,7 @@ from app.redaction.labels import Label, Span, fold, is_label, normal_form
 
 MAX_VALUE_CHARS = 500
 _WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f])*+")
-_GAP = re.compile(r"[\s.,'’´`\-‐–·/_&+()#:]{0,3}(?<![.,]\n)")
+_GAP = re.compile(r"[\s.,'’´`\"“”\-‐–·/_&+()#:]{0,3}(?<![.,]\n)")
 _NO_SPACES = re.compile("[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 
 

@@ -16,10 +16,11 @@ MAX_TOKEN_CHARS = 48
 """No spelling that is read as a token is longer."""
 
 NOTE = (
-    "Text such as «PER_1» or «EMAIL_2» stands for a real value that you are not shown. Treat it as that value, and copy it "
-    "exactly, with its marks, wherever the value belongs, also in tool arguments. Never make up such a mark."
+    "Marks like «PER_n» or «EMAIL_n», with a number in the place of n, each stand for a real value that you are not shown. "
+    "Treat one as that value, and copy it exactly, guillemets and number too, wherever the value belongs, also in tool "
+    "arguments. Never make up such a mark."
 )
-"""What a model is told about tokens."""
+"""What a model is told about tokens. No token stands in it, which would keep a number from being used."""
 
 _OPEN = r"(?:«|&laquo;|\\u00[aA][bB])"
 _OPEN_ANY = r"(?:«|<<|&laquo;|\\u00[aA][bB])"
