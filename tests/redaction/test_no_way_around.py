@@ -109,6 +109,10 @@ class TestStoringARun:
         """Whoever makes a run's row has it made tokens before it is stored."""
         makers = places_of("in_session") | places_of("alone") | places_of("of_agent")
         assert makers - {"runs/resolve.py"} == {"runs/endpoints.py", "agents/triggers.py", "agents/children.py"}
-        assert places_of("accept") - {"providers/answer.py"} == {"runs/service.py", "agents/triggers.py", "agents/children.py"}
+        assert places_of("accept") - {"providers/answer.py"} == {
+            "runs/service.py",
+            "agents/triggers.py",
+            "agents/children.py",
+        }
         made = ast.unparse(TREES["agents/triggers.py"])
         assert made.count(".of_agent(") == made.count("redactions.accept(row)") == 2
