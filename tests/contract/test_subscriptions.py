@@ -135,6 +135,24 @@ class TestWhatIsTold:
         assert (told.json["data"]["run_id"], told.json["data"]["tenant"]) == (run["id"], TENANT)
         assert b"SECRETWORD" not in told.body
 
+    async def test_a_subscriber_reads_values_and_the_outbox_holds_tokens(
+        self, api: Api, test_tools: TestTools, migrated: Database
+    ) -> None:
+        hook = receiver(api, test_tools)
+        made = await subscribed(api, hook, "run.waiting", "run.completed")
+        await test_tools.host(api, "mail", {}, requires_approval=True)
+        redaction = {"enabled": True, "dictionary": [{"type": "PER", "value": "María García"}]}
+        session = await api.new_session(redaction=redaction)
+        run = await api.run(session, call("mail", {"to": "«PER_1»"}), "A «PER_1».", input="Escribe a María García.")
+        await api.post(f"/v1/runs/{run['id']}/approvals", {"decisions": [{"call_id": "*", "decision": "approve"}]}, 200)
+        await settled(api, made, 2)
+        waiting, ended = (request.json["data"]["run"] for request in hook.requests)
+        assert waiting["pending"][0]["arguments"] == {"to": "María García"}
+        assert ended["output"] == "A María García."
+        kept = await migrated.pool.fetch("SELECT changed FROM deliveries WHERE subscription_id = $1", made["id"])
+        assert "García" not in str(kept)
+        assert "«PER_1»" in str(kept)
+
     async def test_only_what_was_asked_for_and_only_of_its_workspace(
         self, api: Api, admin: Api, test_tools: TestTools
     ) -> None:
