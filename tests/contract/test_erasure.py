@@ -135,5 +135,5 @@ class TestTheQuery:
 class TestStores:
     def test_every_table_is_erased_or_named_here_as_one_that_holds_nothing_of_a_scope(self) -> None:
         known = {store.table for store in stores({"tenant": Reference(type="a", id="1")})}
-        configured = {"workspaces", "api_keys", "providers", "tools"}
+        configured = {"workspaces", "api_keys", "providers", "tools", "subscriptions"}
         assert set(tables.agents.SQLModel.metadata.tables) == known | configured | {"idempotency_keys"}
