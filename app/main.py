@@ -26,13 +26,15 @@ from app.request_log import Failures, RequestLog
 from app.rules import endpoints as rules
 from app.runs import endpoints as runs
 from app.sessions import endpoints as sessions
+from app.sources import known_prices
 from app.subscriptions import endpoints as subscriptions
 from app.tools import endpoints as tools
+from app.usage import endpoints as usage
 
 DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
 ROUTERS = (
     auth.router, sessions.router, rules.router, memories.router, tools.router, custom_providers.router, runs.router,
-    agents.router, subscriptions.router, erasure.router, redaction.router, health.router,
+    agents.router, subscriptions.router, usage.router, erasure.router, redaction.router, health.router,
 )  # fmt: skip
 
 
@@ -54,6 +56,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="Rondo", version="1", description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url=None, separate_input_output_schemas=False,
     )  # fmt: skip
+    app.state.prices = known_prices(settings)
     routes = checked_routes(ROUTERS)
     for router in ROUTERS:
         app.include_router(router)

@@ -39,6 +39,7 @@ from app.subscriptions.delivery import BodyOf
 from app.subscriptions.models import Topic
 from app.tools.toolbox import open_toolbox
 from app.tools.webhook import RunIdentity
+from app.usage.prices import ModelPrice, prices_of
 
 _USAGE = ("session_id", "agent_id", "parent_run_id", "tenant", "subject", "member", "model", "usage")
 
@@ -96,6 +97,15 @@ def distil_options_source(resolver: Resolver, complete: Callable[[Session], Awai
         return resolver.distil_options(session, last_models)
 
     return options_for
+
+
+def known_prices(settings: Settings) -> dict[str, ModelPrice]:
+    """Raises SettingsError."""
+    try:
+        return prices_of(settings.prices or "{}")
+    except ValueError:
+        wanted = '{"PROVIDER/MODEL": {"input": 1.25, "output": 10}} of a million tokens is expected'
+        raise SettingsError(f"RONDO_PRICES: {wanted}") from None
 
 
 def delivery_bodies(pool: Pool, redactions: Redactions) -> BodyOf:

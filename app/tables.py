@@ -12,8 +12,9 @@ from app.sessions import models as sessions
 from app.sessions import tokens as session_tokens
 from app.subscriptions import models as subscriptions
 from app.tools import models as tools
+from app.usage import models as usage
 
 __all__ = [
     "IdempotencyKey", "agents", "auth", "custom_providers", "memories", "redaction", "rules", "runs", "session_tokens",
-    "sessions", "subscriptions", "tools",
+    "sessions", "subscriptions", "tools", "usage",
 ]  # fmt: skip

@@ -7,16 +7,20 @@ beside `rondo serve` start `rondo worker`.
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import wraps
 from typing import Any
 
 from arq import cron, func
+from prometheus_client import start_http_server
 from redis.exceptions import RedisError
 
 from app.agents.repository import forget_firings
 from app.idempotency import forget_expired
 from app.infra.queue import WakingWorker
 from app.infra.settings import Settings, SettingsError
-from app.infra.telemetry import log
+from app.infra.telemetry import JOBS, log, registry
 from app.memories.distillations import Trigger
 from app.process import Process, open_process
 from app.redaction.repository import forget_unused
@@ -62,19 +66,34 @@ async def forget_what_expired(context: dict[str, Any]) -> None:
     log.info("forgot_expired", idempotency_keys=keys)
 
 
+def _counted(job: Callable[..., Awaitable[None]]) -> Any:
+    """The job, counted by how it ended."""
+
+    @wraps(job)
+    async def run_counted(context: dict[str, Any], *arguments: Any) -> None:
+        try:
+            await job(context, *arguments)
+        except BaseException:
+            JOBS.labels(job.__name__, "failed").inc()
+            raise
+        JOBS.labels(job.__name__, "done").inc()
+
+    return run_counted
+
+
 def new_worker(process: Process, **options: Any) -> WakingWorker:
     """A worker of this process; `async_run` works until it is cancelled."""
     assert process.settings.redis_url is not None
     return WakingWorker(
         process.settings.redis_url,
         [
-            func(compress, name=compressor.JOB, max_tries=5),  # type: ignore[arg-type]
-            func(distil, name=distiller.JOB, max_tries=5),  # type: ignore[arg-type]
+            func(_counted(compress), name=compressor.JOB, max_tries=5),
+            func(_counted(distil), name=distiller.JOB, max_tries=5),
         ],
         [
-            cron(sweep_compressions, second=_QUARTERS, keep_result=0),  # type: ignore[arg-type]
-            cron(sweep_distillations, second=40, keep_result=0),  # type: ignore[arg-type]
-            cron(forget_what_expired, minute={7, 37}, keep_result=0),  # type: ignore[arg-type]
+            cron(_counted(sweep_compressions), second=_QUARTERS, keep_result=0),
+            cron(_counted(sweep_distillations), second=40, keep_result=0),
+            cron(_counted(forget_what_expired), minute={7, 37}, keep_result=0),
         ],
         {"process": process},
         **options,
@@ -100,6 +119,10 @@ async def _work(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     async with open_process(settings) as process:
         process.supervisor.start()
+        stack = ExitStack()
+        if settings.worker_metrics_port is not None:
+            server, _ = start_http_server(settings.worker_metrics_port, settings.host, registry)
+            stack.callback(server.shutdown)
         jobs = asyncio.create_task(_wake_for_ever(process), name="jobs")
         await stop.wait()
         log.info("worker_stops")
@@ -107,6 +130,7 @@ async def _work(settings: Settings) -> None:
         jobs.cancel()
         await asyncio.gather(jobs, return_exceptions=True)
         await process.drain()
+        stack.close()
 
 
 async def _wake_for_ever(process: Process) -> None:

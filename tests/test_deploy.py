@@ -90,6 +90,8 @@ class TestCompose:
 class TestSettings:
     def test_every_setting_that_is_named_exists(self) -> None:
         named = set(COMPOSE["x-rondo"]["environment"])
+        for item in of_kind("Deployment"):
+            named |= {one["name"] for one in item["spec"]["template"]["spec"]["containers"][0].get("env", ())}
         for config in of_kind("ConfigMap"):
             named |= set(config["data"])
         known = {f"RONDO_{name.upper()}" for name in Settings.model_fields} | SHARED_NAMES

@@ -81,6 +81,7 @@ def stores(axes: Axes) -> Sequence[Store]:
         Store("vault_entries", ("owner", "label", "number", "variant"),
               f"owner IN (SELECT owner FROM vault_keys WHERE ({scoped}) OR {of_session})", ("digest", "sealed")),
         Store("vault_keys", ("owner",), f"(({scoped}) OR {of_session})", ("workspace_id", "sealed_key")),
+        Store("usage_records", ("id",), f"({_WORKSPACE} AND {tenants})", ("workspace_id",)),
         Store("client_tokens", ("hash",), of_session, ("workspace_id", "hash")),
         Store("runs", ("id",), _of("id", "runs"), ("workspace_id", "claim")),
         Store("sessions", ("id",), _of("id", "sessions"), ("workspace_id", "distil_claim", "distil_claimed_until")),

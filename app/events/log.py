@@ -12,7 +12,8 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from redis.exceptions import NoScriptError
@@ -20,7 +21,7 @@ from redis.exceptions import NoScriptError
 from app.events.frames import Group
 from app.events.hub import GONE, WORDS, Channel, Hub, channel_name, decode_group, encode_head
 from app.infra.redis import Line, RedisAway
-from app.infra.telemetry import EVENT_APPENDS, STALE_WRITES_REFUSED, log
+from app.infra.telemetry import EVENT_APPENDS, EVENT_LAG_SECONDS, STALE_WRITES_REFUSED, log
 
 _APPEND = """
 local held = tonumber(redis.call('GET', KEYS[2]) or '-1')
@@ -65,6 +66,7 @@ class _Append:
     epoch: int
     group: Group
     done: "asyncio.Future[bool]"
+    since: float = field(default_factory=monotonic)
 
 
 @dataclass(slots=True)
@@ -154,6 +156,7 @@ class EventLog:
     def _settle(self, item: _Append, answer: bytes) -> None:
         """`late`: the log has gone on beyond the group, which readers then take from the rows."""
         EVENT_APPENDS.inc()
+        EVENT_LAG_SECONDS.observe(monotonic() - item.since)
         refused = answer not in (b"ok", b"again", b"late")
         if refused:
             STALE_WRITES_REFUSED.labels("event").inc()

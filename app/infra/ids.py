@@ -5,9 +5,11 @@ a run on after a crash gives the same call the same id, and with it the same Ide
 """
 
 import hashlib
+import math
 import os
 import re
 import time
+from datetime import datetime
 
 SESSION, RUN, MESSAGE, CALL, MEMORY, RULE, AGENT, KEY, SUBSCRIPTION, WORKSPACE = (
     "ses_", "run_", "msg_", "call_", "mem_", "rule_", "agt_", "key_", "sub_", "wsp_",
@@ -23,6 +25,12 @@ def new(prefix: str) -> str:
     _last = max(time.time_ns() * 4096 // 1_000_000, _last + 1)
     milliseconds, fraction = divmod(_last, 4096)
     return prefix + _uuid7(milliseconds, fraction.to_bytes(2, "big") + os.urandom(8))
+
+
+def first_at(prefix: str, moment: datetime) -> str:
+    """Less than every id that was made at a moment or later, and greater than those made before it."""
+    milliseconds = min(max(0, math.ceil(moment.timestamp() * 1000)), 2**48 - 1)
+    return f"{prefix}{milliseconds:012x}"
 
 
 def derived(prefix: str, origin: str, *place: int | str) -> str:

@@ -94,6 +94,7 @@ class Settings(BaseModel):
     max_tokens_total: Annotated[int, Field(ge=1)] | None = None
 
     # agents (contract section 7)
+    prices: str | None = None
     subscription_failures: Annotated[int, Field(ge=0)] = 20
     subscription_failing_seconds: Annotated[float, Field(ge=0)] = 3600.0
     delivery_days: Annotated[int, Field(ge=1)] = 30
@@ -127,6 +128,7 @@ class Settings(BaseModel):
 
     # how it speaks
     unknown_names: tuple[str, ...] = ()
+    worker_metrics_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "text"] = "auto"
 

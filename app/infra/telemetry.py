@@ -13,6 +13,13 @@ registry = CollectorRegistry()
 RUNS = Counter("rondo_runs", "Runs ended, by status and finish reason.", ["status", "reason"], registry=registry)
 ACTIVE_RUNS = Gauge("rondo_active_runs", "Runs under way in this process.", registry=registry)
 OPEN_STREAMS = Gauge("rondo_open_streams", "Event streams open in this process.", registry=registry)
+ITERATIONS = Counter("rondo_iterations", "Iterations whose reply was stored.", registry=registry)
+TOOL_SECONDS = Histogram(
+    "rondo_tool_seconds", "Seconds of a tool call, with its retry, by outcome.", ["outcome"], registry=registry,
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+)  # fmt: skip
+TOKENS = Counter("rondo_tokens", "Tokens of model calls, by kind.", ["kind"], registry=registry)
+JOBS = Counter("rondo_jobs", "Background jobs, by name and result.", ["job", "result"], registry=registry)
 TOOL_CALLS = Counter("rondo_tool_calls", "Tool calls, by outcome.", ["outcome"], registry=registry)
 MODEL_CALLS = Counter("rondo_model_calls", "Attempts at model calls, by result.", ["result"], registry=registry)
 FIRST_TOKEN_SECONDS = Histogram("rondo_first_token_seconds", "Seconds to a model's first token.", registry=registry)
@@ -57,6 +64,14 @@ QUEUED_RUNS = Gauge(
     "rondo_queued_runs", "Runs of all processes that are due and wait for a place in one.", registry=registry
 )
 QUEUE_WAIT = Gauge("rondo_queue_wait_seconds", "How long the first of them has waited.", registry=registry)
+EVENT_LAG_SECONDS = Histogram(
+    "rondo_event_lag_seconds", "Seconds that a group of events waited before readers could see it.", registry=registry,
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30),
+)  # fmt: skip
+STREAMS_REBUILT = Counter(
+    "rondo_streams_rebuilt", "Times that readers were given events from the rows, since the log had lost them.",
+    registry=registry,
+)  # fmt: skip
 EVENT_APPENDS = Counter("rondo_event_appends", "Groups of events written to the log.", registry=registry)
 
 

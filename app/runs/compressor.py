@@ -107,7 +107,7 @@ class Compressor:
         asked = summary_request(history.summary, chunk.turns, claimed.options, port.window.room)
         try:
             async with asyncio.timeout(_CALL_SECONDS):
-                reply = await ask_once(port, asked)
+                reply = await ask_once(self._pool, call, port, asked)
         except TimeoutError:
             return await self._failed(claimed, "timeout")
         if (problem := _problem(reply)) is not None or isinstance(reply, ModelFailure):

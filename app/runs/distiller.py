@@ -177,7 +177,7 @@ class Distiller:
         for is_last in (False, True):
             try:
                 async with asyncio.timeout(_CALL_SECONDS):
-                    reply = await ask_once(port, asked)
+                    reply = await ask_once(self._pool, call, port, asked)
             except TimeoutError:
                 return _Unusable("timeout", usage)
             if isinstance(reply, ModelFailure):

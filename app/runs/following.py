@@ -15,6 +15,7 @@ from app.events.frames import PING, Group, frame_of_dict
 from app.events.log import EventLog, Following
 from app.infra.database import Pool
 from app.infra.redis import RedisAway
+from app.infra.telemetry import STREAMS_REBUILT
 from app.loop.messages import ACTIVE_STATUSES
 from app.runs.recovery import is_whole, read_shown
 from app.runs.replay import frames_after, rebuild
@@ -142,6 +143,7 @@ class Reader:
         shown = b""
         if self._gap_until is not None or not self._log.line.is_up:
             bodies = await rebuild(self._pool, row) if (row["top"] or 2) > self._cursor else []
+            STREAMS_REBUILT.inc(bool(bodies))
             shown = frames_after(bodies, self._cursor)
             self._cursor = max([self._cursor, *(body["seq"] for body in bodies)])
             if self._gap_until is None or self._cursor >= self._gap_until - 1:

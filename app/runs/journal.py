@@ -16,6 +16,7 @@ from app.events.frames import KeptEvent
 from app.events.writer import RunLog
 from app.infra import clock, ids
 from app.infra.database import Pool
+from app.infra.telemetry import ITERATIONS, TOOL_SECONDS
 from app.loop.events import (
     Event,
     GuardHint,
@@ -37,7 +38,7 @@ from app.loop.messages import (
 from app.loop.ports import StoredIteration
 from app.loop.tool_calls import cancelled, shown_to_model
 from app.providers.tokens import count_tokens_of
-from app.runs import statements
+from app.runs import step_statements
 from app.runs.lease import Lease
 from app.runs.shapes import run_json
 from app.runs.stored import answer_row, attempts_json, call_row, reply_json, shown_call, shown_pending
@@ -132,7 +133,7 @@ class RunJournal:
 
         async def again() -> asyncpg.Record | None:
             async with self._pool.acquire() as connection, connection.transaction():
-                run = await connection.fetchrow(statements.LOCKED, self._run["id"])
+                run = await connection.fetchrow(step_statements.LOCKED, self._run["id"])
                 if run is None or run["claim"] not in (None, self._lease.claim):
                     return None
                 if seq is not None and await connection.fetchval(_IS_KEPT, self._run["id"], seq):
@@ -160,7 +161,7 @@ class RunJournal:
             return
         self._log.begin()
         seq, reserved = self._log.last_seq, self._log.to_reserve
-        await self._store("begin", None, statements.BEGIN, _rows(self._log.take_unkept()), reserved)
+        await self._store("begin", None, step_statements.BEGIN, _rows(self._log.take_unkept()), reserved)
         self._log.stored(seq, reserved)
 
     @to_its_end
@@ -174,11 +175,12 @@ class RunJournal:
         seq = self._log.reserve(event)
         reserved = self._log.to_reserve
         row = await self._store(
-            "reply", seq, statements.REPLY,
+            "reply", seq, step_statements.REPLY,
             iteration, reply_json(reply), attempts_json(reply.attempts), message_id,
             reply.text, shown_calls or None, [call_row(index, call) for index, call in enumerate(calls)],
             reply.usage.as_dict(), self._persist, len(calls), now, _rows(self._log.take_unkept()), reserved, tokens,
         )  # fmt: skip
+        ITERATIONS.inc()
         message["position"] = await self._position(row, message_id)
         self._remember(iteration, reply, calls, {})
         self._timing.replied(iteration, (attempt.seconds + attempt.paused_seconds for attempt in reply.attempts), now)
@@ -189,7 +191,7 @@ class RunJournal:
     async def failure(self, iteration: int, failure: ModelFailure) -> None:
         self.iterations = iteration
         await self._store(
-            "failure", None, statements.FAILURE,
+            "failure", None, step_statements.FAILURE,
             iteration, message_id_of(self._run["id"], iteration), attempts_json(failure.attempts), clock.now(),
         )  # fmt: skip
 
@@ -198,10 +200,11 @@ class RunJournal:
         now = clock.now()
         reserved = [(self._log.reserve(event), event) for event in _answer_events(iteration, answered)]
         await self._store(
-            "answer", reserved[-1][0], statements.ANSWER,
+            "answer", reserved[-1][0], step_statements.ANSWER,
             [answer_row(answered)], _result_ids([answered.call.id]), now, _rows(self._log.take_unkept()),
         )  # fmt: skip
         self._timing.answered(iteration, now)
+        TOOL_SECONDS.labels(answered.result.outcome).observe(answered.result.seconds)
         self._open.pop(answered.call.id, None)
         self._pending.pop(answered.call.id, None)
         for seq, event in reserved:
@@ -210,7 +213,7 @@ class RunJournal:
     @to_its_end
     async def wait_for(self, iteration: int, pending: PendingCall) -> None:
         row = await self._store(
-            "wait_for", None, statements.WAIT_FOR, pending.call.id, pending.reason, self._pending_seconds
+            "wait_for", None, step_statements.WAIT_FOR, pending.call.id, pending.reason, self._pending_seconds
         )
         self._pending[pending.call.id] = shown_pending(pending, row["expires_at"])
 
@@ -219,7 +222,7 @@ class RunJournal:
         """Store that the run waits, and show for what; it belongs to nobody then. Returns its row."""
         event = RunWaiting([self._pending[call_id] for call_id in self._open if call_id in self._pending])
         seq = self._log.reserve(event)
-        row = await self._store("suspend", seq, statements.SUSPEND, event.pending, _rows(self._log.take_unkept()), seq)
+        row = await self._store("suspend", seq, step_statements.SUSPEND, event.pending, _rows(self._log.take_unkept()), seq)
         self._log.release(seq, event)
         return row
 
@@ -233,7 +236,7 @@ class RunJournal:
         event = MessageCompleted(iteration, message)
         seq = self._log.reserve(event)
         row = await self._store(
-            "say", seq, statements.SAY, message_id, text, now, self._persist, _rows(self._log.take_unkept()), tokens
+            "say", seq, step_statements.SAY, message_id, text, now, self._persist, _rows(self._log.take_unkept()), tokens
         )
         message["position"] = await self._position(row, message_id)
         self._log.release(seq, event)
@@ -250,7 +253,7 @@ class RunJournal:
         released = [(self._log.reserve(_invoked(*pair)), _invoked(*pair)) for pair in settled]
         last_seq = self._log.reserve(RunEnded({"status": outcome.status}))
         row = await self._store(
-            "finish", last_seq, statements.FINISH,
+            "finish", last_seq, step_statements.FINISH,
             outcome.status, outcome.finish_reason, outcome.output, outcome.output_parsed,
             outcome.error_code, outcome.error_message, last_seq,
             [answer_row(answered) for _, answered in settled],

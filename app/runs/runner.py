@@ -18,7 +18,7 @@ from app.loop.loop import Task, failed, run_loop
 from app.loop.messages import ErrorCode, Outcome, RunFinish, RunStatus
 from app.loop.turn import Limits
 from app.redaction.opened import RedactionFailed
-from app.runs import statements
+from app.runs import step_statements
 from app.runs.compressor import Compressor
 from app.runs.fitting import FittedProvider, Fitting, TokenFactors
 from app.runs.held import Held, HeldProvider, HeldTools
@@ -171,7 +171,7 @@ class Runner:
             prompt = await lease.lasting(lambda: redacted_prompt(unredacted, vault))
         journal.history = prompt.history
         if prompt.chosen:
-            chosen = statements.REMEMBERED, run["id"], owned.claim, prompt.chosen
+            chosen = step_statements.REMEMBERED, run["id"], owned.claim, prompt.chosen
             await lease.lasting(lambda: self._pool.execute(*chosen))
         port = await lease.lasting(lambda: self._model_for(run, run_log.emit, attempts))
         joiner = Joiner(run, vault, self._hooks, run_log.emit)

@@ -9,7 +9,7 @@ from collections.abc import Set
 from app.infra.database import Pool
 from app.loop.messages import PendingCall, ToolCall, ToolOutcome, ToolResult
 from app.loop.ports import Tools
-from app.runs import statements
+from app.runs import step_statements
 from app.runs.lease import Lease
 
 OUTCOME_UNKNOWN = (
@@ -34,7 +34,10 @@ class SentOnce:
     async def _mark(self, call: ToolCall) -> bool:
         """True when no earlier owner has sent it. Raises LeaseLost when the run is another's."""
         run_id, claim = self._lease.run_id, self._lease.claim
-        if await self._lease.lasting(lambda: self._pool.fetchval(statements.SENDING, run_id, claim, call.id)) is not None:
+        if (
+            await self._lease.lasting(lambda: self._pool.fetchval(step_statements.SENDING, run_id, claim, call.id))
+            is not None
+        ):
             return True
         query = "SELECT claim FROM runs WHERE id = $1"
         if await self._lease.lasting(lambda: self._pool.fetchval(query, run_id)) != claim:

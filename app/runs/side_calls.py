@@ -5,11 +5,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.infra.database import Pool
 from app.loop.events import Event
 from app.loop.messages import Message, ModelFailure, Reply
 from app.loop.ports import Emit, ModelRequest, Provider
 from app.providers.windows import Window
 from app.runs.metering import MeteredProvider
+from app.usage.recording import record_for_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,12 @@ async def open_side_call(model_for: ModelFor, call: SideCall) -> ModelPort:
     return ModelPort(MeteredProvider(port.provider), port.window)
 
 
-async def ask_once(port: ModelPort, messages: Sequence[Message]) -> Reply | ModelFailure:
-    """One answer of a side call's model, without tools."""
-    return await port.provider.ask(ModelRequest(1, "", tuple(messages)))
+async def ask_once(pool: Pool, call: SideCall, port: ModelPort, messages: Sequence[Message]) -> Reply | ModelFailure:
+    """One answer of a side call's model, without tools. What it has cost is written down, whatever it is good for."""
+    answer = await port.provider.ask(ModelRequest(1, "", tuple(messages)))
+    if isinstance(answer, Reply):
+        await record_for_session(pool, call.session_id, call.purpose, answer.model, answer.usage)
+    return answer
 
 
 def _unseen(event: Event) -> None:

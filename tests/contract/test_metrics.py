@@ -1,6 +1,9 @@
 """`GET /metrics`: what is counted, and by what: never by who asked or what for."""
 
+import asyncio
 import re
+import socket
+import sys
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -9,6 +12,9 @@ from app.infra.settings import Settings
 from tests.api import Api
 from tests.conftest import serving
 from tests.contract.test_conflicts import SLOW, begin, cancel
+from tests.contract.test_recovery import REPOSITORY, fleet_on, template
+
+__all__ = ["template"]
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -83,3 +89,29 @@ class TestStreams:
             async for _ in chunks:
                 pass
         assert value(await scraped(api.http), "rondo_open_streams") == before
+
+
+class TestOfAWorker:
+    async def test_it_serves_its_own_where_a_port_is_set(self, settings: Settings, template: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        async with fleet_on(settings, "metrics_worker", template, RONDO_WORKER_METRICS_PORT=str(port)) as fleet:
+            worker = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "app.cli", "worker", cwd=REPOSITORY, env=fleet.environment,
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+                    assert "rondo_jobs" in await _answered(http)
+            finally:
+                worker.terminate()
+                await asyncio.wait_for(worker.wait(), 60)
+
+
+async def _answered(http: httpx.AsyncClient) -> str:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return (await http.get("/metrics")).text
+            except httpx.ConnectError:
+                await asyncio.sleep(0.05)

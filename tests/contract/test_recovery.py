@@ -53,13 +53,13 @@ class Fleet:
     """Replicas on a database of their own, so that nobody else carries their runs on."""
 
     def __init__(self, environment: dict[str, str], errors: Path) -> None:
-        self._environment, self._errors = environment, errors
+        self.environment, self._errors = environment, errors
         self._replicas: list[Replica] = []
 
     async def start(self) -> Replica:
         with self._errors.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "app.cli", "serve", cwd=REPOSITORY, env=self._environment,
+                sys.executable, "-m", "app.cli", "serve", cwd=REPOSITORY, env=self.environment,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
             )  # fmt: skip
         try:
@@ -75,7 +75,7 @@ class Fleet:
 
     async def forget_log(self, run_id: str) -> None:
         """Redis loses what it has of a run."""
-        async with Redis.from_url(self._environment["REDIS_URL"]) as redis:
+        async with Redis.from_url(self.environment["REDIS_URL"]) as redis:
             keys = [key async for key in redis.scan_iter(match=f"*{run_id}*", count=1000)]
             assert keys
             await redis.delete(*keys)
