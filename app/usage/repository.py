@@ -68,7 +68,8 @@ async def usage(
     after: str | None,
     limit: int,
 ) -> list[asyncpg.Record]:
-    """What was spent in a span of time, from its beginning up to its end; without groups one sum of it all, if anything was."""
+    """What was spent in a span of time, from its beginning up to its end; without groups one sum of it all, if there is
+    any."""
     columns = [column for group in groups for column in GROUPS[group]]
     query = _USAGE.format(
         key=_key(columns), columns="".join(f", {column}" for column in columns),
