@@ -294,7 +294,10 @@ class TestAgents:
         assert "ejemplo" not in kept and "García" not in kept
 
     async def test_of_joined_events_the_last_one_s_values_are_known(self, spoken: Api, chat: Model) -> None:
-        fields = {"event_triggers": ["saved"], "model": "openai/chat", "redaction": ON, "debounce_seconds": 2}
+        # whichever service finds it due asks the same model
+        provider = {"kind": "openai", "base_url": chat.base_url, "api_key": "k"}
+        assert (await spoken.call("PUT", "/v1/providers/lab", provider)).status_code == 201
+        fields = {"event_triggers": ["saved"], "model": "lab/chat", "redaction": ON, "debounce_seconds": 2}
         await spoken.post("/v1/agents", {"name": "a", "system_prompt": "Mira.", **fields})
         chat.reply = lambda body: "A «EMAIL_1»."
         first = await spoken.trigger(payload={"mail": "ana@ejemplo.es"})
