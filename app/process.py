@@ -11,6 +11,7 @@ from app.auth.tokens import authenticate
 from app.events.hub import Hub
 from app.events.log import EventLog, Room
 from app.infra import redis as redis_client
+from app.infra import tracing
 from app.infra.crypto import Crypto
 from app.infra.database import Database, Pool, connect
 from app.infra.queue import JobQueue
@@ -85,6 +86,8 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
         raise SettingsError("DATABASE_URL, REDIS_URL and RONDO_ENCRYPTION_KEYS are needed here (`rondo up` makes its own)")
     await asyncio.to_thread(install_vocabulary, settings.data_dir / "vocabulary")
     async with AsyncExitStack() as stack:
+        if (end_tracing := tracing.start()) is not None:
+            stack.callback(end_tracing)
         reading = asyncio.create_task(asyncio.to_thread(load))  # nobody waits for it before there is something to count
         stack.push_async_callback(_done, reading)
         database = await connect(settings.database_url, statement_seconds=settings.database_timeout_seconds)

@@ -14,7 +14,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.infra import ids
+from app.infra import ids, tracing
 from app.infra.errors import RondoError, Unavailable
 from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import REQUEST_SECONDS, REQUESTS, log
@@ -60,7 +60,8 @@ class RequestLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_headers)
+            with tracing.continued(scope["headers"]):
+                await self._app(scope, receive, send_with_headers)
         finally:
             milliseconds = round((time.monotonic() - started) * 1000, 1)
             tell = log.debug if scope["path"] in _QUIET else log.info

@@ -152,7 +152,7 @@ class TestImage:
     TEXT = (ROOT / "Dockerfile").read_text()
 
     def test_it_is_built_from_the_lock_and_runs_as_an_ordinary_user(self) -> None:
-        assert "--require-hashes -r requirements/base.txt" in self.TEXT
+        assert "--require-hashes -r requirements/${REQUIREMENTS}.txt" in self.TEXT
         assert re.search(r"^USER 10001$", self.TEXT, re.MULTILINE)
         assert "HEALTHCHECK" in self.TEXT
 

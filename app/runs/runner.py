@@ -33,6 +33,7 @@ from app.runs.redacted_prompt import asking_for, redacted_prompt
 from app.runs.redacting import Redactions
 from app.runs.shapes import queued_json
 from app.runs.side_calls import ModelFor
+from app.runs.spans import spans_of
 from app.sessions.compression import options_of
 from app.sessions.history import History, content_tokens
 
@@ -192,7 +193,10 @@ class Runner:
         )
         fitting = Fitting(prompt, run["model"], port.window, self._summarising(run, turn), self._factors)
         fitted = FittedProvider(HeldProvider(held, joined.provider, unknown), fitting)
-        outcome = await run_loop(task, fitted, HeldTools(held, joined.tools), journal, run_log.emit)
+        with spans_of(run) as spans:
+            model, tools = spans.provider(fitted), spans.tools(HeldTools(held, joined.tools))
+            outcome = await run_loop(task, model, tools, journal, spans.emit(run_log.emit))
+            spans.ended(outcome)
         if vault is not None:
             await lease.lasting(vault.store)
         return outcome

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from app.infra import clock, ids
+from app.infra import clock, ids, tracing
 from app.infra.pause import pause
 from app.loop.cleaning import clean_json
 from app.loop.messages import ToolCall, ToolResult
@@ -164,4 +164,5 @@ def _request_headers(
         "rondo-attempt": str(attempt),
         "rondo-run": identity.run_id,
         "user-agent": USER_AGENT,
+        **tracing.headers(),
     }
