@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -16,6 +16,7 @@ from app.providers.tokens import count_tokens_of
 from app.runs import distiller
 from app.runs.lease import new_claim
 from app.runs.prompt import input_message_id
+from app.runs.renewing import renewed
 from app.runs.side_calls import ModelFor, SideCall, ask_once, open_side_call
 from app.sessions import summaries
 from app.sessions.compression import HistoryOptions, bounded, is_due, next_chunk, summary_request
@@ -65,7 +66,7 @@ class Compressor:
         """Summarise while the session is due and nobody else does; returns how many summaries were stored."""
         made = 0
         while (claimed := await summaries.claim(self._pool, session_id, new_claim(), self._lease_seconds)) is not None:
-            async with self._renewed(claimed):
+            async with renewed(self._lease_seconds / 3, lambda: self._renew(claimed)):
                 done = await self._guarded(claimed)
             if done is Done.FAILED:
                 break
@@ -80,6 +81,9 @@ class Compressor:
                 # whoever is at it may be another process, so that there is no event to wait for
                 while not await self.compress(session_id) and await summaries.is_claimed(self._pool, session_id):  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    async def _renew(self, claimed: Claimed) -> None:
+        await summaries.renew(self._pool, claimed, self._lease_seconds)
 
     async def _guarded(self, claimed: Claimed) -> "Done":
         """A fault of our own counts as a failure, so that nobody comes back to it without end."""
@@ -130,21 +134,6 @@ class Compressor:
         if again_seconds is not None:
             await self.wake(claimed.session_id, again_seconds)
         return Done.FAILED
-
-    @contextlib.asynccontextmanager
-    async def _renewed(self, claimed: Claimed) -> AsyncIterator[None]:
-        async def renew() -> None:
-            while True:
-                await asyncio.sleep(self._lease_seconds / 3)
-                await summaries.renew(self._pool, claimed, self._lease_seconds)
-
-        renewing = asyncio.create_task(renew())
-        try:
-            yield
-        finally:
-            renewing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await renewing
 
 
 def _problem(reply: Reply | ModelFailure) -> str | None:

@@ -1,9 +1,8 @@
 """Notes drawn from conversations: the job that joins the rows, a model and the admission. Never inside a request."""
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -26,6 +25,7 @@ from app.redaction.restorer import restore
 from app.rules.repository import applying
 from app.runs.answer import answer_parser, read_json
 from app.runs.lease import new_claim
+from app.runs.renewing import renewed
 from app.runs.side_calls import ModelFor, SideCall, ask_once, open_side_call
 from app.scope import Scope, axis
 from app.sessions import repository as sessions
@@ -115,12 +115,15 @@ class Distiller:
         """Draw notes while there is something new and nobody else does; returns from how many stretches."""
         made = 0
         while (claimed := await self._claim(session_id)) is not None:
-            async with self._renewed(claimed):
+            async with renewed(self._lease_seconds / 3, lambda: self._renew(claimed)):
                 done = await self._step(claimed, trigger)
             if done is Done.STOPPED:
                 break
             made += done is Done.MADE
         return made
+
+    async def _renew(self, claimed: Claimed) -> None:
+        await distillations.renew(self._pool, claimed, self._lease_seconds)
 
     async def _claim(self, session_id: str) -> Claimed | None:
         return await distillations.claim(self._pool, session_id, new_claim(), self._lease_seconds)
@@ -235,21 +238,6 @@ class Distiller:
             return Done.PASSED
         await self.wake(claimed.session_id, Trigger.IDLE, again_seconds)
         return Done.STOPPED
-
-    @contextlib.asynccontextmanager
-    async def _renewed(self, claimed: Claimed) -> AsyncIterator[None]:
-        async def renew() -> None:
-            while True:
-                await asyncio.sleep(self._lease_seconds / 3)
-                await distillations.renew(self._pool, claimed, self._lease_seconds)
-
-        renewing = asyncio.create_task(renew())
-        try:
-            yield
-        finally:
-            renewing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await renewing
 
 
 def _context(job: _Job, shelf: Shelf, instructions: Sequence[str]) -> Context:
