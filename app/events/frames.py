@@ -58,6 +58,9 @@ class KeptEvent:
     ref: str | None
     data: dict[str, Any] | None
 
+    def as_row(self) -> dict[str, Any]:
+        return {"seq": self.seq, "type": self.type, "at": self.at, "ref": self.ref, "data": self.data}
+
 
 def frame(run_id: str, seq: int, at: str, event: Event) -> bytes:
     if isinstance(event, MessageDelta):

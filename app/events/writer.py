@@ -9,6 +9,7 @@ run's row holds a seq beyond which nothing was shown (`reserved_seq`): it is set
 are written anyway, far enough ahead that a message seldom needs one of its own. A new owner that finds no log goes on above
 it. What its predecessor may have shown and not stored are deltas, and right after the last stored event those that a
 resumed loop comes by again (an iteration's start, a call's): these get the very same seqs, as they come in the same order.
+What no loop comes by again, that a message was discarded, is stored before it is shown.
 
 While the log is behind, what waits is bounded: beyond the bound deltas are dropped, a message's for good until it is
 complete or discarded, and events that stand in rows. Readers see the gap and take what is missing from the rows.
@@ -16,13 +17,13 @@ complete or discarded, and events that stand in rows. Readers see the gap and ta
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from app.events.frames import Group, KeptEvent, frame, is_terminal, kept
 from app.events.likeness import continues, identify, subject
 from app.events.log import EventLog
+from app.events.ownership import Holder, Resumption
 from app.infra import clock
 from app.infra.errors import LeaseLost
 from app.infra.telemetry import EVENTS_DROPPED, log
@@ -42,32 +43,6 @@ _MAX_GROUP_EVENTS = 500
 _MAX_GROUP_BYTES = 256 * 1024
 _DELTA_BYTES = 300
 """About what a delta takes beside its text."""
-
-
-class Holder(Protocol):
-    """Who writes: the owner of the run, as far as it knows."""
-
-    async def confirm(self) -> None:
-        """Make sure that the run is still its own. Raises LeaseLost."""
-        ...
-
-    async def reserve(self, seq: int) -> None:
-        """Store that events up to this seq may be shown. Raises LeaseLost."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Resumption:
-    """How a new owner begins. `preamble` is shown first; `above`: the log was lost, and nothing beyond this seq was shown.
-
-    Nothing goes out before the preamble is stored. With `above`, events that were shown before take the seqs after the
-    last known one, until the first of another kind comes, or `until`, the first seq that is known again: the preamble then
-    stands above.
-    """
-
-    preamble: Sequence[Event] = ()
-    above: int | None = None
-    until: int | None = None
 
 
 @dataclass(slots=True)
@@ -112,6 +87,8 @@ class RunLog:
         self._unkept = list(unkept)
         self._delta_seqs: dict[str, int] = {}
         self._cut: set[object] = set()
+        self._to_keep = 0
+        """The latest event that must be stored before it is shown."""
         self._bytes = 0
         self._flushing: asyncio.Task[None] | None = None
         self._reserving: asyncio.Task[None] | None = None
@@ -155,9 +132,10 @@ class RunLog:
                 return
             else:
                 self._shown.add(identity)
+            item = self._new_item(event)
             if isinstance(event, MessageDiscarded):
                 self._mend(event.message_id)
-            item = self._new_item(event)
+                self._to_keep = item.seq
             self._keep(item.seq, item.at, event)
         self._flush_soon()
 
@@ -296,6 +274,10 @@ class RunLog:
         """Nobody else owns the run, and its row tells that events up to this seq may have been shown."""
         if self._holder is None or seq <= self._stored:
             return
+        if self._stored < self._to_keep <= seq:
+            kept, reserved = self._to_keep, self.to_reserve
+            await self._holder.keep(self.take_unkept, reserved)
+            self.stored(kept, reserved)
         await self._holder.confirm()
         if self._reserving is None and seq > self._reserved - AHEAD // 4:
             self._reserving = asyncio.ensure_future(self._reserve_more(self._holder, self._seq + 4 * AHEAD))

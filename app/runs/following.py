@@ -38,7 +38,7 @@ async def reached(log: EventLog, pool: Pool, row: Any, after: int) -> bool:
         if after > top:
             may_be = row["reserved_seq"] if top == 0 and row["status"] != "queued" else 0
             stored = await pool.fetchval("SELECT coalesce(max(seq), 0) FROM run_events WHERE run_id = $1", row["id"])
-            top = max(top, stored, may_be)
+            top = max(top, stored, may_be, 1 if row["started_at"] is None else 2)
     return after <= int(top)
 
 

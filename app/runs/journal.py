@@ -94,7 +94,7 @@ class RunJournal:
         pending_seconds: float = 86_400.0,
     ) -> None:
         self._pool, self._log, self._run, self._lease = pool, log, run, lease
-        self.turn = asyncio.Lock()
+        self.turn = lease.turn
         self._pending_seconds = pending_seconds
         self._stored = dict(stored_iterations or {})
         self._timing = timing or Timing()
@@ -342,4 +342,4 @@ def _result_ids(call_ids: Iterable[str]) -> dict[str, str]:
 
 
 def _rows(events: Iterable[KeptEvent]) -> list[dict[str, Any]]:
-    return [{"seq": event.seq, "type": event.type, "at": event.at, "ref": event.ref, "data": event.data} for event in events]
+    return [event.as_row() for event in events]

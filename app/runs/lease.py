@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from app.events.frames import KeptEvent
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.reach import is_out_of_reach
 from app.infra.telemetry import STALE_WRITES_REFUSED, log
-from app.runs import statements
+from app.runs import statements, step_statements
 
 Answer = TypeVar("Answer")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
@@ -32,6 +33,8 @@ class Lease:
     def __init__(self, pool: Pool, run_id: str, claim: str, seconds: float, since: float) -> None:
         self.run_id, self.claim, self.seconds = run_id, claim, seconds
         self.pool = pool
+        self.turn = asyncio.Lock()
+        """One change of the run at a time, so that its rows hold the events in order."""
         self.until = since + seconds
         self.calls = 0
         """Calls of models and tools that are under way."""
@@ -67,6 +70,12 @@ class Lease:
     async def reserve(self, seq: int) -> None:
         """Let the run's row tell that events up to this seq may be shown. Raises LeaseLost."""
         await self._proven("reservation", statements.RESERVE, self.run_id, self.claim, seq)
+
+    async def keep(self, take: Callable[[], list[KeptEvent]], reserved: int) -> None:
+        """Store events that stand for no change, before they are shown. Raises LeaseLost."""
+        async with self.turn:
+            if rows := [event.as_row() for event in take()]:
+                await self._proven("keep", step_statements.BEGIN, self.run_id, self.claim, rows, reserved)
 
     async def _proven(self, kind: str, statement: str, *arguments: Any) -> None:
         try:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.events.log import EventLog
-from app.events.writer import Resumption, RunLog
+from app.events.ownership import Resumption
+from app.events.writer import RunLog
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.reach import is_out_of_reach
@@ -15,7 +16,7 @@ from app.runs import statements
 from app.runs.journal import RunJournal
 from app.runs.lease import Lease
 from app.runs.prompt import input_content, input_message
-from app.runs.recovery import Shown, catch_up, open_calls, stored_iterations
+from app.runs.recovery import Shown, catch_up, open_calls, passed_by, stored_iterations
 from app.runs.shapes import queued_json, started_json
 from app.sessions.history import content_tokens
 
@@ -95,6 +96,9 @@ class Opener:
             else None,
         )  # fmt: skip
         journal = RunJournal(self._pool, run_log, run, lease, stored, timing, pending_seconds=self._pending_seconds)
+        if not goes_on and shown.above is not None:
+            for event in passed_by(stored, timing, run):
+                run_log.emit(event)
         return Opened(run_log, journal, resumes and shown.above is not None and shown.above > shown.last_seq)
 
     async def _broken(self, owned: Owned) -> Opened:

@@ -11,7 +11,7 @@ from app.events.log import EventLog
 from app.infra.database import Pool
 from app.infra.errors import LeaseLost
 from app.infra.redis import RedisAway
-from app.loop.events import TERMINAL_TYPES
+from app.loop.events import TERMINAL_TYPES, Event, IterationCompleted, IterationStarted
 from app.loop.messages import ToolCall
 from app.loop.ports import StoredIteration
 from app.runs.replay import rebuild
@@ -76,6 +76,22 @@ async def stored_iterations(pool: Pool, run_id: str) -> tuple[dict[int, StoredIt
             came,
         )
     return stored, timing
+
+
+def passed_by(stored: Mapping[int, StoredIteration], timing: Timing, run: Mapping[str, Any]) -> list[Event]:
+    """What the last owner may have shown after the last stored event, of a log that is lost, where no loop comes by it
+    again: the end of the iteration that had all its results, and the beginning of the next one."""
+    last = max(stored, default=0)
+    events: list[Event] = []
+    if last:
+        iteration = stored[last]
+        if any(call.id not in iteration.answers for call in iteration.calls):
+            return []
+        reply = iteration.reply
+        events.append(IterationCompleted(last, reply.finish_reason, reply.usage.as_dict(), timing.seconds(last)))
+        if not iteration.calls or last >= run["request"]["max_iterations"]:
+            return events
+    return [*events, IterationStarted(last + 1, run["model"])]
 
 
 async def open_calls(pool: Pool, run_id: str) -> list[tuple[int, ToolCall]]:

@@ -9,6 +9,8 @@ from typing import Any
 from app.events.frames import frame_of_dict
 from app.infra import clock
 from app.infra.database import Pool
+from app.loop.events import TERMINAL_TYPES
+from app.loop.messages import ACTIVE_STATUSES
 from app.runs.shapes import queued_json, run_json, started_json
 from app.sessions.models import message_json
 
@@ -16,6 +18,9 @@ from app.sessions.models import message_json
 async def rebuild(pool: Pool, run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All events that are stored of a run, as JSON, in order."""
     kept = await pool.fetch("SELECT * FROM run_events WHERE run_id = $1 ORDER BY seq", run["id"])
+    if kept and kept[-1]["type"] in TERMINAL_TYPES and run["status"] in ACTIVE_STATUSES:
+        # it has ended since its row was read
+        run = await pool.fetchrow("SELECT * FROM runs WHERE id = $1", run["id"]) or run
     calls = {row["id"]: row for row in await pool.fetch("SELECT * FROM tool_calls WHERE run_id = $1", run["id"])}
     messages = await _messages(pool, run)
     bodies = [_body(run, 1, "run.queued", clock.rfc3339(run["created_at"]), {"run": queued_json(run)})]

@@ -110,3 +110,27 @@ class TestLogLostAndOwnerKilled:
             whole = await other.events(run["id"])
             missed = [event.id for event in whole if event.type != "message.delta" and event.id not in ids]
             assert missed == []
+
+    @pytest.mark.parametrize("where", ["message", "next message"])
+    async def test_whoever_cancels_the_run_then_shows_what_its_owner_had_shown(
+        self, settings: Settings, template: str, test_tools: TestTools, where: str
+    ) -> None:
+        async with fleet_on(settings, f"recovery_cancel_{where.split()[0]}", template) as fleet:
+            first, second = await asyncio.gather(fleet.start(), fleet.start())
+            api = await first.admin.new_workspace()
+            other = second.api(api)
+            await test_tools.host(api, "search", {"items": [1]})
+            text = {"text": "One two three four.", "chunk_chars": 2, "delay_ms": 150}
+            script = [text] if where == "message" else [call("search"), text]
+            run = await api.run(await api.new_session(), *script, background=True, status=202)
+            follower = Follower(run["id"], api, other)
+            await follower.saw("message.delta", 3)
+            await fleet.forget_log(run["id"])
+            await first.kill()
+            assert (await other.post(f"/v1/runs/{run['id']}/cancel", status=200))["status"] == "cancelled"
+            async with asyncio.timeout(60):
+                await follower.task
+            whole = {event.id: event.type for event in await other.events(run["id"])}
+            seen = {event.id: event.type for event in follower.seen if event.type != "message.delta"}
+            assert "iteration.started" in seen.values()
+            assert seen == {seq: kind for seq, kind in whole.items() if kind != "message.delta"}

@@ -16,9 +16,11 @@ from app.infra.redis import Line
 from app.infra.settings import Settings
 from app.request_log import Failures, RequestLog
 from app.runs.recovery import catch_up
+from app.runs.replay import rebuild
 from tests.api import Api, Event, TestTools, call, calls, wanted
 from tests.contract.test_events import lose_log
 from tests.contract.test_recovery import left_by_a_dead_process
+from tests.providers.model_server import DONE, ModelServer, chunk, sse
 from tests.tools_app import Held
 
 APPROVED = "UPDATE tool_calls SET resolution = $2 WHERE id = $1"
@@ -153,3 +155,48 @@ class TestRequestCutOffByAShutdown:
             await task
         assert sent[0]["status"] == 503
         assert b'"capacity"' in sent[1]["body"]
+
+
+class TestStoredBeforeShown:
+    async def test_that_a_message_is_discarded_stands_in_the_rows_when_it_is_seen(
+        self, api: Api, migrated: Database, settings: Settings
+    ) -> None:
+        async with ModelServer() as model:
+            half = sse(chunk("Half an "), chunk("answer"), 0.05, end="reset")
+            model.play(half, sse(chunk("Whole."), 0.5, chunk(finish="stop"), DONE))
+            provider = {"kind": "openai", "base_url": model.base_url, "api_key": "k"}
+            assert (await api.call("PUT", "/v1/providers/lab", provider)).status_code == 201
+            run = await api.run(await api.new_session(), model="lab/x", background=True, status=202)
+            async for event in api.follow(f"/v1/runs/{run['id']}/events"):
+                if event.type == "message.discarded":
+                    query = "SELECT type FROM run_events WHERE run_id = $1 AND seq = $2"
+                    assert await migrated.pool.fetchval(query, run["id"], event.id) == "message.discarded"
+                    break
+            ended = await api.ended(run["id"])
+            assert ended.run["output"] == "Whole."
+
+
+class TestOfALostLog:
+    async def test_a_client_that_saw_a_queued_run_may_come_back(
+        self, api: Api, test_tools: TestTools, settings: Settings
+    ) -> None:
+        held = Held(body={})
+        await test_tools.host(api, "slow", held)
+        session = await api.new_session()
+        await api.run(session, call("slow"), "Done.", background=True, status=202)
+        queued = await api.run(session, "Second.", on_conflict="queue", background=True, status=202)
+        await lose_log(settings, queued["id"])
+        following = asyncio.create_task(api.events(queued["id"], 1))
+        held.gate.set()
+        assert (await following)[0].id == 2
+
+    async def test_a_row_that_was_read_before_the_end_tells_the_end_all_the_same(
+        self, api: Api, migrated: Database, test_tools: TestTools
+    ) -> None:
+        run = await approved(api, migrated, test_tools)
+        before = await migrated.pool.fetchrow("SELECT * FROM runs WHERE id = $1", run["id"])
+        await left_by_a_dead_process(migrated, run)
+        events = await api.events(run["id"])
+        told_late = await rebuild(migrated.pool, before)
+        assert told_late[-1] == events[-1].data
+        assert told_late[-1]["run"]["status"] == "completed"

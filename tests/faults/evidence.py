@@ -55,6 +55,8 @@ class Evidence:
     told: Counter[str] = field(default_factory=Counter)
     """What the processes logged, by event."""
     ends: Counter[str] = field(default_factory=Counter)
+    last_words: list[str] = field(default_factory=list)
+    """The end of the log of each process that ended by itself."""
     """Processes that ended by themselves, or did not end when told to."""
     longest: dict[str, float] = field(default_factory=dict)
     """Seconds of the longest start and the longest end of a process."""

@@ -85,6 +85,7 @@ class Process:
         self.ends: Counter[str] = Counter()
         self.refused = 0.0
         """What the metric of refused stale writes said, over all its lives."""
+        self.last_words: list[str] = []
         self.log = folder / f"{name}.log"
         self.longest: dict[str, float] = {"start": 0.0, "end": 0.0}
         """Seconds that it took to start, and to end when told to."""
@@ -146,6 +147,7 @@ class Process:
         """Start it again when it has ended by itself."""
         assert self._child is not None
         self.ends[f"ended by itself with {self._child.returncode}"] += 1
+        self.last_words.append(f"{self.name}: {self.log.read_text(errors='replace')[-1500:]}")
         self.up.clear()
         await self.start()
 

@@ -43,6 +43,7 @@ def report(evidence: Evidence, objections: list[Objection]) -> str:
         f" by the metric {evidence.refused_writes:.0f}",
         f"  processes: {_listed(evidence.ends) or 'each ended only when told to'}"
         + "".join(f", longest {what} {seconds:.1f} s" for what, seconds in evidence.longest.items()),
+        *(f"    last words of {words}" for words in evidence.last_words),
         *(f"  {name} = {sum(kinds[kind] for kind in own)}" for name, own in ZEROS),
         f"  objections = {len(objections)}" + (f" ({_listed(kinds)})" if kinds else ""),
     ]

@@ -112,6 +112,7 @@ class Storm:
             stuck=stuck,
             told=sum((process.told() for process in self._fleet.processes), Counter()),
             ends=sum((process.ends for process in self._fleet.processes), Counter()),
+            last_words=[words for process in self._fleet.processes for words in process.last_words],
             refused_writes=sum(process.refused for process in self._fleet.processes),
             unforeseen=self._client.unforeseen,
             repeated=self._client.repeated,
