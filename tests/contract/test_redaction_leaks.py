@@ -6,12 +6,15 @@ import itertools
 import json
 import random
 import re
+import sys
 from collections.abc import AsyncIterator, Iterator
+from io import StringIO
 from typing import Any
 
 import asyncpg
 import httpx
 import pytest
+import structlog
 from redis.asyncio import Redis
 
 from app.infra.settings import Settings
@@ -130,6 +133,9 @@ class Storm:
         for name, answer in (("find", found), ("refuse", refuses), ("crash", breaks)):
             await self.tools.host(self.api, name, answer, parameters=ANY)
         await self.tools.host(self.api, "send", found, parameters=ANY, requires_approval=True)
+        self.hook = self.tools.hook("told-of-leaks")
+        subscription = {"url": self.tools.url("told-of-leaks"), "events": ["run.completed", "run.waiting"]}
+        await self.api.post("/v1/subscriptions", subscription)
         await self.api.call("PUT", "/v1/tools/ask", {"description": "Asks.", "parameters": ANY, "kind": "client"})
         agent = {"system_prompt": "Ayuda.", "model": "openai/chat", "redaction": self.redaction, "debounce_seconds": 0}
         await self.api.post("/v1/agents", {"name": "helper", **agent})
@@ -226,29 +232,36 @@ async def stormy(settings: Settings) -> AsyncIterator[tuple[Settings, Model]]:
         yield own.model_copy(update={"openai_base_url": model.base_url, "history_summary_model": "openai/sum"}), model
 
 
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
+    """All that is logged meanwhile, at every level."""
+    before, written = structlog.get_config(), StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    configure_logging("debug", "json")
+    yield written
+    structlog.configure(**before)
+
+
 class TestALeak:
     async def test_of_500_values_none_stands_where_it_may_not_and_callers_read_them(
-        self, stormy: tuple[Settings, Model], test_tools: TestTools, capfd: pytest.CaptureFixture[str]
+        self, stormy: tuple[Settings, Model], test_tools: TestTools, logs: StringIO
     ) -> None:
         settings, model = stormy
         values = Values()
-        configure_logging("debug", "json")
-        try:
-            async with (
-                serving(settings) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
-                open_process(settings) as process,
-            ):  # fmt: skip
-                workspace = await Api(http, SERVICE_KEY).get("/v1/sessions")
-                assert workspace["data"] == []
-                storm = Storm(Api(http, SERVICE_KEY, "default"), test_tools, values)
-                await storm.prepare()
-                works = [storm.chat() for _ in range(6)] + [storm.waiting() for _ in range(5)]
-                works += [storm.alone() for _ in range(6)]
-                works += [storm.long(process.compressor.compress) for _ in range(4)]
-                await asyncio.gather(*works)
-        finally:
-            configure_logging("warning", "json")
-        logged = "".join(capfd.readouterr())
+        async with (
+            serving(settings) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
+            open_process(settings) as process,
+        ):  # fmt: skip
+            workspace = await Api(http, SERVICE_KEY).get("/v1/sessions")
+            assert workspace["data"] == []
+            storm = Storm(Api(http, SERVICE_KEY, "default"), test_tools, values)
+            await storm.prepare()
+            works = [storm.chat() for _ in range(6)] + [storm.waiting() for _ in range(5)]
+            works += [storm.alone() for _ in range(6)]
+            works += [storm.long(process.compressor.compress) for _ in range(4)]
+            await asyncio.gather(*works)
+            await storm.hook.received(40)
+        logged = logs.getvalue()
         kept = await texts_of(settings.database_url or "")
         sent = "\n".join(request.body.decode() for request in model.requests)
         sent_plainly = json.dumps([request.json for request in model.requests], ensure_ascii=False)
@@ -260,6 +273,8 @@ class TestALeak:
         }
         assert {place: found for place, text in places.items() if (found := values.found_in(text))} == {}
         read, called = values.found_in("".join(storm.shown)), values.found_in("".join(storm.called))
+        told = values.found_in("".join(json.dumps(one.json, ensure_ascii=False) for one in storm.hook.requests))
+        assert len(told) > 100
         assert len(read) > 480 and len(called) > 100
         assert "tool_failed" in logged and "run_id" in logged and len(TOKEN.findall(sent_plainly)) > 1000
         assert TOKEN.search(kept["messages"]) and TOKEN.search(places["redis"]) and kept["compressions"]
