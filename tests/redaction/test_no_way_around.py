@@ -88,6 +88,7 @@ class TestReachingAModel:
             if len(node.args) == 1 and "line" not in ast.unparse(node.func.value)
         }
         wraps = {"redaction/ports.py", "runs/redacted_models.py", "runs/hooks.py", "runs/held.py", "runs/fitting.py"}
+        wraps |= {"runs/spans.py"}
         assert asking == wraps | {"runs/metering.py", "loop/loop.py", "runs/side_calls.py"}
 
     def test_a_side_call_s_model_comes_from_whoever_is_given(self) -> None:
@@ -100,7 +101,10 @@ class TestReachingATool:
     def test_the_loop_is_given_the_joined_tools_alone(self) -> None:
         assert places_of("run_loop") == {"runs/runner.py"}
         (arguments,) = given("runs/runner.py", "run_loop")
-        assert arguments[2] == "HeldTools(held, joined.tools)" and "joined.provider" in ast.unparse(TREES["runs/runner.py"])
+        runner = ast.unparse(TREES["runs/runner.py"])
+        assert arguments[1:3] == ["model", "tools"]
+        assert "model, tools = (spans.provider(fitted), spans.tools(HeldTools(held, joined.tools)))" in runner
+        assert "fitted = FittedProvider(HeldProvider(held, joined.provider, unknown), fitting)" in runner
         assert places_of("Joined") == {"runs/joined.py"}
 
 
