@@ -135,7 +135,7 @@ class Triggers:
             triggered.known = await runs.known(db, agent.workspace_id)
         scope = {name: occasion.firing.get(name) for name in SCOPE_COLUMNS}
         row = self._resolver.of_agent(options_of(agent), scope, occasion.told, occasion.context, triggered.known)
-        await self._service.redactions.accept(row)
+        await self._service.redactions.accept(row, db)
         return row | {"depth": occasion.depth, "join_key": occasion.join_key}
 
     async def _queued(self, db: Connection, triggered: Triggered, occasion: Occasion, row: dict[str, Any]) -> bool:
@@ -166,7 +166,7 @@ class Triggers:
         known = await runs.known(db, agent.workspace_id)
         told = given.model_dump(mode="json", exclude_unset=True).get("input") or agent.input or NO_INPUT
         row = self._resolver.of_agent(options_of(agent), scope, told, given.context or {}, known)
-        await self._service.redactions.accept(row)
+        await self._service.redactions.accept(row, db)
         made = await runs.queue_until(db, row, now, now)
         assert made is not None
         written = {"kind": "manual", "outcome": "fired", "run_id": made["id"], "due_at": now, "at": now, **scope}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from app.infra.crypto import Crypto, DecryptionError
-from app.infra.database import Pool
+from app.infra.database import Connection, Pool
 from app.infra.telemetry import log
 from app.redaction import repository
 from app.redaction.detectors import Context
@@ -53,8 +53,8 @@ class Live:
 class OpenedVault:
     """One user of a vault, with what it looks for. Raises `RedactionFailed`; then nothing may be sent."""
 
-    def __init__(self, pool: Pool, owner: str, live: Live, wanted: Wanted) -> None:
-        self._pool, self.owner, self._live, self._wanted = pool, owner, live, wanted
+    def __init__(self, db: Connection | Pool, owner: str, live: Live, wanted: Wanted) -> None:
+        self._db, self.owner, self._live, self._wanted = db, owner, live, wanted
         self.vault = live.vault
         self._redactor = wanted.redactor(self.vault, self.vault.pairs())
         self._generation = self.vault.generation
@@ -133,10 +133,10 @@ class OpenedVault:
             if not fresh:
                 return
             try:
-                if await repository.keep(self._pool, self.owner, [sealing.row(pair) for pair in fresh]):
+                if await repository.keep(self._db, self.owner, [sealing.row(pair) for pair in fresh]):
                     self.vault.mark_stored(fresh)
                     return
-                self.vault.rebase(await repository.pairs(self._pool, self.owner, sealing))
+                self.vault.rebase(await repository.pairs(self._db, self.owner, sealing))
             except (DecryptionError, VaultGone) as error:
                 raise RedactionFailed(str(error)) from None
         raise RedactionFailed("others were always faster")
@@ -167,13 +167,15 @@ class Vaults:
         self._pool, self._crypto = pool, crypto
         self._live: WeakValueDictionary[str, Live] = WeakValueDictionary()
 
-    async def open(self, owner: str, wanted: Wanted, whose: Mapping[str, Any]) -> OpenedVault:
-        """For redacting; makes the vault where there is none. `whose` as `repository.make` has it."""
+    async def open(self, owner: str, wanted: Wanted, whose: Mapping[str, Any], db: Connection | None = None) -> OpenedVault:
+        """For redacting; makes the vault where there is none. `whose` as `repository.make` has it; `db` is a transaction
+        to be used for it all."""
+        used = db or self._pool
         try:
-            loaded = (await repository.load(self._pool, self._crypto, [owner])).get(owner)
+            loaded = (await repository.load(used, self._crypto, [owner])).get(owner)
             if loaded is None:
-                await repository.make(self._pool, self._crypto, owner, whose)
-                loaded = (await repository.load(self._pool, self._crypto, [owner])).get(owner)
+                await repository.make(used, self._crypto, owner, whose)
+                loaded = (await repository.load(used, self._crypto, [owner])).get(owner)
         except (DecryptionError, VaultGone) as error:
             raise RedactionFailed(str(error)) from None
         if loaded is None:
@@ -184,7 +186,7 @@ class Vaults:
         else:
             async with live.lock:
                 live.vault.rebase(loaded.pairs)
-        return OpenedVault(self._pool, owner, live, wanted)
+        return OpenedVault(used, owner, live, wanted)
 
     async def trial(self, owner: str, wanted: Wanted) -> OpenedVault:
         """For redacting without storing anything: what is new gets the tokens that it would get now."""

@@ -9,7 +9,7 @@ import asyncpg
 
 from app.infra import clock
 from app.infra.crypto import Crypto
-from app.infra.database import Pool
+from app.infra.database import Connection, Pool
 from app.redaction.labels import RedactionError
 from app.redaction.sealing import KEY_BYTES, Row, Sealing
 from app.redaction.vault import Pair
@@ -58,17 +58,17 @@ class Loaded:
     pairs: list[Pair]
 
 
-async def load(pool: Pool, crypto: Crypto, owners: Sequence[str]) -> dict[str, Loaded]:
+async def load(db: Connection | Pool, crypto: Crypto, owners: Sequence[str]) -> dict[str, Loaded]:
     """The vaults of these owners that there are. Raises `DecryptionError` without the key that sealed one.
 
     A key that an older key of the service has sealed is sealed anew under the first one.
     """
     loaded: dict[str, Loaded] = {}
-    for row in await pool.fetch(_LOAD, list(owners)):
+    for row in await db.fetch(_LOAD, list(owners)):
         owner, sealed_key = row["owner"], row["sealed_key"]
         data_key = crypto.open(sealed_key, bound_to=_place(owner))
         if not crypto.is_current(sealed_key):
-            await pool.execute(_SEAL_ANEW, owner, sealed_key, crypto.seal(data_key, bound_to=_place(owner)))
+            await db.execute(_SEAL_ANEW, owner, sealed_key, crypto.seal(data_key, bound_to=_place(owner)))
         sealing = Sealing(owner, data_key)
         columns = (row["labels"], row["numbers"], row["variants"], row["digests"], row["sealed"])
         rows = [Row(*values) for values in zip(*columns, strict=True)] if row["labels"] else []
@@ -76,13 +76,13 @@ async def load(pool: Pool, crypto: Crypto, owners: Sequence[str]) -> dict[str, L
     return loaded
 
 
-async def pairs(pool: Pool, owner: str, sealing: Sealing) -> list[Pair]:
+async def pairs(db: Connection | Pool, owner: str, sealing: Sealing) -> list[Pair]:
     """What stands in a vault that is open. Raises `DecryptionError` for a row that was changed."""
     query = "SELECT label, number, variant, digest, sealed FROM vault_entries WHERE owner = $1"
-    return [sealing.pair(Row(*row)) for row in await pool.fetch(query, owner)]
+    return [sealing.pair(Row(*row)) for row in await db.fetch(query, owner)]
 
 
-async def make(pool: Pool, crypto: Crypto, owner: str, whose: Mapping[str, Any]) -> None:
+async def make(db: Connection | Pool, crypto: Crypto, owner: str, whose: Mapping[str, Any]) -> None:
     """A vault with a fresh key, unless there is one. `whose` has the workspace, the session (or None) and the axes.
 
     Raises `VaultGone` where the session was erased.
@@ -90,16 +90,16 @@ async def make(pool: Pool, crypto: Crypto, owner: str, whose: Mapping[str, Any])
     axes = [whose[name] for name in AXIS_COLUMNS]
     sealed = crypto.seal(os.urandom(KEY_BYTES), bound_to=_place(owner))
     try:
-        await pool.execute(_MAKE, owner, whose["workspace_id"], whose["session_id"], *axes, sealed, clock.now())
+        await db.execute(_MAKE, owner, whose["workspace_id"], whose["session_id"], *axes, sealed, clock.now())
     except asyncpg.ForeignKeyViolationError:
         raise VaultGone("the session was erased") from None
 
 
-async def keep(pool: Pool, owner: str, rows: Sequence[Row]) -> bool:
+async def keep(db: Connection | Pool, owner: str, rows: Sequence[Row]) -> bool:
     """Store all rows or none; False when somebody else was faster with a value or a number of theirs."""
     columns = zip(*((row.label, row.number, row.variant, row.digest, row.sealed) for row in rows), strict=True)
     try:
-        await pool.execute(_KEEP, owner, *map(list, columns))
+        await db.execute(_KEEP, owner, *map(list, columns))
     except asyncpg.UniqueViolationError:
         return False
     except asyncpg.ForeignKeyViolationError:

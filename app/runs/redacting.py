@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from app.infra.crypto import Crypto
-from app.infra.database import Pool
+from app.infra.database import Connection, Pool
 from app.infra.telemetry import log
 from app.redaction import config
 from app.redaction.dictionary import Entry
@@ -70,8 +70,12 @@ class Redactions:
         self._pool, self._crypto, self.vaults, self.always = pool, crypto, vaults, always
         self._opened: WeakValueDictionary[str, OpenedVault] = WeakValueDictionary()
 
-    async def accept(self, row: dict[str, Any]) -> None:
-        """Make tokens of what a run that is to be stored was given. What cannot be redacted is not kept: the run fails."""
+    async def accept(self, row: dict[str, Any], db: Connection | None = None) -> None:
+        """Make tokens of what a run that is to be stored was given. What cannot be redacted is not kept: the run fails.
+
+        Whoever has a transaction open gives it, and must start a run without a session and a parent: another connection
+        beside it might never come, and a vault that nobody else knows has nobody to clash with.
+        """
         redaction = row["request"].get("redaction")
         if redaction is None:
             return
@@ -80,7 +84,7 @@ class Redactions:
         redaction["dictionaries"] += sealed["dictionaries"] if sealed else []
         row["vault"] = row["vault"] or row["session_id"] or row["id"]
         try:
-            opened = await self._open(row, row)
+            opened = await self._open(row, row, db)
             row["request"] = await _redacted_request(row["request"], opened)
         except RedactionFailed as error:
             log.warning("redaction_failed", run_id=row["id"], reason=str(error))
@@ -98,9 +102,9 @@ class Redactions:
             opened = self._opened[run["id"]] = await self._open(run, run)
         return opened
 
-    async def _open(self, run: Mapping[str, Any], whose: Mapping[str, Any]) -> OpenedVault:
+    async def _open(self, run: Mapping[str, Any], whose: Mapping[str, Any], db: Connection | None = None) -> OpenedVault:
         wanted = config.wanted(self._crypto, run["workspace_id"], run["request"]["redaction"], self.always.entries)
-        return await self.vaults.open(run["vault"], wanted, whose)
+        return await self.vaults.open(run["vault"], wanted, whose, db)
 
     async def open_session(self, session_id: str) -> OpenedVault | None:
         """The vault of a session, for what is no run; None where nothing is redacted. Raises `RedactionFailed`."""

@@ -293,6 +293,13 @@ class TestAgents:
         kept = await migrated.pool.fetchval("SELECT request::text FROM runs WHERE id = $1", played.run["id"])
         assert "ejemplo" not in kept and "García" not in kept
 
+    async def test_many_events_at_once_do_not_wait_for_each_other_for_ever(self, spoken: Api, chat: Model) -> None:
+        fields = {"event_triggers": ["saved"], "model": "openai/chat", "redaction": ON, "debounce_seconds": 0}
+        await spoken.post("/v1/agents", {"name": "a", "system_prompt": "Mira.", **fields})
+        fired = await asyncio.gather(*(spoken.trigger(payload={"mail": f"u{at}@ejemplo.es"}) for at in range(30)))
+        for one in fired:
+            assert (await spoken.ended(one["fired"][0]["run_id"])).run["status"] == "completed"
+
     async def test_of_joined_events_the_last_one_s_values_are_known(self, spoken: Api, chat: Model) -> None:
         # whichever service finds it due asks the same model
         provider = {"kind": "openai", "base_url": chat.base_url, "api_key": "k"}

@@ -119,4 +119,4 @@ class TestStoringARun:
             "agents/children.py",
         }
         made = ast.unparse(TREES["agents/triggers.py"])
-        assert made.count(".of_agent(") == made.count("redactions.accept(row)") == 2
+        assert made.count(".of_agent(") == made.count("redactions.accept(row, db)") == 2
