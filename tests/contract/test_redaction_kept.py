@@ -68,6 +68,14 @@ def settled(there: tuple[httpx.AsyncClient, Settings, Model]) -> Settings:
     return there[1]
 
 
+@pytest.fixture
+async def lab(spoken: Api, chat: Model) -> Api:
+    """With `lab/chat`, the same model for whichever process finds a run due."""
+    body = {"kind": "openai", "base_url": chat.base_url, "api_key": "key-of-the-lab"}
+    assert (await spoken.call("PUT", "/v1/providers/lab", body)).status_code == 201
+    return spoken
+
+
 @asynccontextmanager
 async def one_more(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     """Another process of the service."""
@@ -283,39 +291,37 @@ class TestFailingClosed:
 
 
 class TestAgents:
-    async def test_an_event_s_payload_is_kept_and_sent_in_tokens(self, spoken: Api, chat: Model, migrated: Database) -> None:
-        fields = {"event_triggers": ["saved"], "model": "openai/chat", "redaction": ON, "config": {}, "debounce_seconds": 0}
-        await spoken.post("/v1/agents", {"name": "a", "system_prompt": "Mira.", **fields})
-        fired = await spoken.trigger(payload={"owner": "María García", "mail": "maria@ejemplo.es"})
-        played = await spoken.ended(fired["fired"][0]["run_id"])
+    async def test_an_event_s_payload_is_kept_and_sent_in_tokens(self, lab: Api, chat: Model, migrated: Database) -> None:
+        fields = {"event_triggers": ["saved"], "model": "lab/chat", "redaction": ON, "config": {}, "debounce_seconds": 0}
+        await lab.post("/v1/agents", {"name": "a", "system_prompt": "Mira.", **fields})
+        fired = await lab.trigger(payload={"owner": "María García", "mail": "maria@ejemplo.es"})
+        played = await lab.ended(fired["fired"][0]["run_id"])
         assert played.run["output"] == "Hola María García."
         assert '{"owner":"«PER_1»","mail":"«EMAIL_1»"}' in asks(chat.bodies[0])
         kept = await migrated.pool.fetchval("SELECT request::text FROM runs WHERE id = $1", played.run["id"])
         assert "ejemplo" not in kept and "García" not in kept
 
-    async def test_many_events_at_once_do_not_wait_for_each_other_for_ever(self, spoken: Api, chat: Model) -> None:
-        fields = {"event_triggers": ["saved"], "model": "openai/chat", "redaction": ON, "debounce_seconds": 0}
-        await spoken.post("/v1/agents", {"name": "a", "system_prompt": "Mira.", **fields})
-        fired = await asyncio.gather(*(spoken.trigger(payload={"mail": f"u{at}@ejemplo.es"}) for at in range(30)))
+    async def test_many_events_at_once_do_not_wait_for_each_other_for_ever(self, lab: Api, chat: Model) -> None:
+        fields = {"event_triggers": ["saved"], "model": "lab/chat", "redaction": ON, "debounce_seconds": 0}
+        await lab.post("/v1/agents", {"name": "a", "system_prompt": "Mira.", **fields})
+        fired = await asyncio.gather(*(lab.trigger(payload={"mail": f"u{at}@ejemplo.es"}) for at in range(30)))
         for one in fired:
-            assert (await spoken.ended(one["fired"][0]["run_id"])).run["status"] == "completed"
+            played = await lab.ended(one["fired"][0]["run_id"])
+            assert played.run["status"] == "completed", played.model_calls
 
-    async def test_of_joined_events_the_last_one_s_values_are_known(self, spoken: Api, chat: Model) -> None:
-        # whichever service finds it due asks the same model
-        provider = {"kind": "openai", "base_url": chat.base_url, "api_key": "k"}
-        assert (await spoken.call("PUT", "/v1/providers/lab", provider)).status_code == 201
+    async def test_of_joined_events_the_last_one_s_values_are_known(self, lab: Api, chat: Model) -> None:
         fields = {"event_triggers": ["saved"], "model": "lab/chat", "redaction": ON, "debounce_seconds": 2}
-        await spoken.post("/v1/agents", {"name": "a", "system_prompt": "Mira.", **fields})
+        await lab.post("/v1/agents", {"name": "a", "system_prompt": "Mira.", **fields})
         chat.reply = lambda body: "A «EMAIL_1»."
-        first = await spoken.trigger(payload={"mail": "ana@ejemplo.es"})
-        await spoken.trigger(payload={"mail": "zoe@ejemplo.es"})
-        played = await spoken.ended(first["fired"][0]["run_id"])
+        first = await lab.trigger(payload={"mail": "ana@ejemplo.es"})
+        await lab.trigger(payload={"mail": "zoe@ejemplo.es"})
+        played = await lab.ended(first["fired"][0]["run_id"])
         assert played.run["output"] == "A zoe@ejemplo.es."
         shown = "".join(event["text"] for event in played.of("message.delta"))
         assert shown == played.run["output"]
 
-    async def test_a_child_shares_its_parent_s_vault(self, spoken: Api, chat: Model, migrated: Database) -> None:
-        await spoken.post("/v1/agents", {"name": "helper", "system_prompt": "Eres quien ayuda.", "model": "openai/chat"})
+    async def test_a_child_shares_its_parent_s_vault(self, lab: Api, chat: Model, migrated: Database) -> None:
+        await lab.post("/v1/agents", {"name": "helper", "system_prompt": "Eres quien ayuda.", "model": "lab/chat"})
 
         def reply(body: Any) -> Any:
             if "ayuda" in body["messages"][0]["content"]:
@@ -325,9 +331,9 @@ class TestAgents:
             return "Sí, «EMAIL_1»."
 
         chat.reply = reply
-        session = await session_of(spoken)
-        run = await say(spoken, session, tools=["agent:helper"])
-        (child,) = (await spoken.get(f"/v1/runs?parent_run_id={run['id']}"))["data"]
+        session = await session_of(lab, model="lab/chat")
+        run = await say(lab, session, tools=["agent:helper"])
+        (child,) = (await lab.get(f"/v1/runs?parent_run_id={run['id']}"))["data"]
         assert (run["output"], child["output"]) == ("Sí, maria@ejemplo.es.", "Hecho: maria@ejemplo.es.")
         assert asks(chat.bodies[1]) == "Escribe a «EMAIL_1» y a nadie más."
         assert '"output":"Hecho: «EMAIL_1»."' in asks(chat.bodies[2])
