@@ -92,7 +92,9 @@ def spans_of(run: Mapping[str, Any]) -> Iterator[Untraced]:
         "rondo.run_id": run["id"], "rondo.session_id": run["session_id"] or "", "rondo.agent_id": run["agent_id"] or "",
         "gen_ai.request.model": run["model"],
     }  # fmt: skip
-    with made_by.start_as_current_span("run", attributes=named, record_exception=False) as span:
+    with made_by.start_as_current_span(
+        "run", attributes=named, record_exception=False, set_status_on_exception=False
+    ) as span:
         spans = RunSpans(made_by, span)
         try:
             yield spans
@@ -106,7 +108,9 @@ class _TracedProvider:
 
     async def ask(self, request: ModelRequest) -> Reply | ModelFailure:
         within = self._spans.within
-        with self._spans.tracer.start_as_current_span("model call", context=within, record_exception=False) as span:
+        with self._spans.tracer.start_as_current_span(
+            "model call", context=within, record_exception=False, set_status_on_exception=False
+        ) as span:
             answer = await self._inner.ask(request)
             span.set_attribute("rondo.attempts", len(answer.attempts))
             if isinstance(answer, ModelFailure):
@@ -130,7 +134,9 @@ class _TracedTools:
     async def call(self, call: ToolCall) -> ToolResult | PendingCall:
         named = {"gen_ai.tool.name": call.name, "rondo.call_id": call.id}
         made_by, within = self._spans.tracer, self._spans.within
-        with made_by.start_as_current_span("tool call", context=within, attributes=named, record_exception=False) as span:
+        with made_by.start_as_current_span(
+            "tool call", context=within, attributes=named, record_exception=False, set_status_on_exception=False
+        ) as span:
             result = await self._inner.call(call)
             if isinstance(result, PendingCall):
                 span.set_attribute("rondo.outcome", f"waits: {result.reason}")
