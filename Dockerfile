@@ -1,5 +1,5 @@
 # One image for API, worker and migrations, from the pinned and hashed requirements; runs as an ordinary user.
-# With traces: docker build --build-arg REQUIREMENTS=otel .
+# With traces: docker build --build-arg REQUIREMENTS=otel . With the model for names: REQUIREMENTS=ner.
 FROM python:3.13-slim AS build
 RUN pip install --no-cache-dir uv==0.13.9
 ARG REQUIREMENTS=base

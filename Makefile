@@ -49,6 +49,7 @@ lock:
 	uv pip compile --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml --extra dev -o requirements/dev.txt
 	uv pip compile --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml -c requirements/dev.txt -o requirements/base.txt
 	uv pip compile --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml --extra otel -c requirements/dev.txt -o requirements/otel.txt
+	uv pip compile --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml --extra ner -c requirements/dev.txt -o requirements/ner.txt
 
 clean:
 	rm -rf .venv .tools .rondo

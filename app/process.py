@@ -24,6 +24,7 @@ from app.outbound.sender import Sender
 from app.providers.catalog import Catalog
 from app.providers.tokens import install_vocabulary, load
 from app.providers.transport import http_client
+from app.redaction import recogniser
 from app.redaction.opened import Vaults
 from app.runs.admission import Admission
 from app.runs.compressor import Compressor
@@ -86,6 +87,8 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
         raise SettingsError("DATABASE_URL, REDIS_URL and RONDO_ENCRYPTION_KEYS are needed here (`rondo up` makes its own)")
     await asyncio.to_thread(install_vocabulary, settings.data_dir / "vocabulary")
     async with AsyncExitStack() as stack:
+        if settings.redaction_names:
+            await asyncio.to_thread(recogniser.start)
         if (end_tracing := tracing.start()) is not None:
             stack.callback(end_tracing)
         reading = asyncio.create_task(asyncio.to_thread(load))  # nobody waits for it before there is something to count

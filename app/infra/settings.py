@@ -77,6 +77,7 @@ class Settings(BaseModel):
     redaction_enabled: bool = False
     redaction_entities: tuple[str, ...] | None = None
     redaction_dictionary: str | None = None
+    redaction_names: bool = False
 
     # defaults of a run (section 4)
     model: str | None = None

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 
 from app.infra.errors import Invalid
+from app.redaction import recogniser
 from app.redaction.labels import LONG_TEXT_CHARS, RedactionError
 from app.redaction.redactor import Found, Redactor
 from app.redaction.shapes import PreviewRead, RedactionPreview
@@ -30,4 +31,5 @@ async def preview_redaction(caller: Service, wanted: Annotated[RedactionPreview,
 
 
 def _previewed(wanted: RedactionPreview) -> tuple[str, list[Found]]:
-    return Redactor(SessionVault(), [entry.as_entry() for entry in wanted.dictionary]).found(wanted.text)
+    entries = [entry.as_entry() for entry in wanted.dictionary]
+    return Redactor(SessionVault(), entries, recogniser.looking()).found(wanted.text)

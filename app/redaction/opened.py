@@ -11,8 +11,7 @@ from weakref import WeakValueDictionary
 from app.infra.crypto import Crypto, DecryptionError
 from app.infra.database import Connection, Pool
 from app.infra.telemetry import log
-from app.redaction import repository
-from app.redaction.detectors import Context
+from app.redaction import recogniser, repository
 from app.redaction.dictionary import Entry
 from app.redaction.labels import LONG_TEXT_CHARS, RedactionError
 from app.redaction.redactor import Redactor
@@ -39,7 +38,7 @@ class Wanted:
     entries: tuple[Entry, ...] = ()
 
     def redactor(self, vault: SessionVault, known: Iterable[Pair]) -> Redactor:
-        return Redactor(vault, self.entries, Context(labels=self.labels), known)
+        return Redactor(vault, self.entries, recogniser.looking(self.labels), known)
 
 
 class Live:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from app.redaction.detectors import Context
+from app.redaction import recogniser
 from app.redaction.redactor import Redactor
 from app.redaction.restorer import StreamRestorer
 from app.redaction.vault import SessionVault
@@ -20,7 +20,10 @@ def main() -> None:
     options.add_argument(
         "--misses", action="store_true", help="show what was missed or taken wrongly, of the tuned half only"
     )
+    options.add_argument("--names", action="store_true", help="with the model for names (the extra `rondo[ner]`)")
     arguments = options.parse_args()
+    if arguments.names:
+        recogniser.start()
     with_values, without = sentences(), sentences("_lookalikes")
     values = sum(len(sentence.values) for sentence in with_values)
     print(f"{len(with_values)} sentences with {values} values, {len(without)} with look-alikes, in six languages\n")
@@ -39,7 +42,7 @@ def report(with_values: Sequence[Sentence], look_alikes: Sequence[Sentence], *, 
     right: Counter[str] = Counter()
     false: Counter[str] = Counter()
     for sentence in (*with_values, *look_alikes):
-        _, spans = Redactor(SessionVault(), DICTIONARY).found(sentence.text)
+        _, spans = Redactor(SessionVault(), DICTIONARY, recogniser.looking()).found(sentence.text)
         for start, end, label in sentence.values:
             hit = set(range(start, end)) <= {at for span in spans for at in range(span.start, span.end)}
             wanted[label] += 1
@@ -69,9 +72,9 @@ def costs(of: Sequence[Sentence]) -> None:
     chars = sum(map(len, texts))
     each = best(lambda: redact_each(texts))
     long = " ".join(texts)
-    whole = best(lambda: Redactor(SessionVault(), DICTIONARY).redact(long))
+    whole = best(lambda: Redactor(SessionVault(), DICTIONARY, recogniser.looking()).redact(long))
     prose = "The flat is on the third floor and has a view over the park, which the owner likes to point out. " * 100
-    plain = best(lambda: Redactor(SessionVault(), DICTIONARY).redact(prose))
+    plain = best(lambda: Redactor(SessionVault(), DICTIONARY, recogniser.looking()).redact(prose))
     print("cost")
     print(f"  a sentence by itself     {1e3 * each / len(texts):7.3f} ms")
     print(f"  sentences, per 1,000     {1e6 * each / chars:7.3f} ms")
@@ -83,7 +86,7 @@ def costs(of: Sequence[Sentence]) -> None:
 def streams(text: str) -> None:
     """What restoring adds to one delta of four characters, against handing it on."""
     vault = SessionVault()
-    redacted = Redactor(vault, DICTIONARY).redact(text)
+    redacted = Redactor(vault, DICTIONARY, recogniser.looking()).redact(text)
     deltas = [redacted[at : at + 4] for at in range(0, len(redacted), 4)]
 
     def restored() -> None:
@@ -96,7 +99,7 @@ def streams(text: str) -> None:
 
 
 def redact_each(texts: Sequence[str]) -> None:
-    redactor = Redactor(SessionVault(), DICTIONARY, Context())
+    redactor = Redactor(SessionVault(), DICTIONARY, recogniser.looking())
     for text in texts:
         redactor.redact(text)
 
