@@ -37,15 +37,20 @@ class Shown:
     unkept: tuple[KeptEvent, ...] = ()
 
     def missing(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What the log lacks of the rebuilt events, behind its last one."""
-        later = (self._rest_of(body) for body in bodies if body["seq"] > self.last_seq)
-        return [body for body in later if body.get("text") != ""]
-
-    def _rest_of(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A rebuilt event; the delta of the message that was begun holds only what was not shown of it."""
-        if body["type"] != "message.delta" or self.partial is None or body["message_id"] != self.partial[1]:
-            return body
-        return {**body, "text": body["text"].removeprefix(self.text)}
+        """What the log lacks of the rebuilt events, behind its last one. Of the message that was begun the delta holds only
+        what was not shown of it, unless it is discarded before."""
+        begun = None if self.partial is None else self.partial[1]
+        missing: list[dict[str, Any]] = []
+        for body in bodies:
+            if body["seq"] <= self.last_seq:
+                continue
+            if body["type"] == "message.discarded" and body["message_id"] == begun:
+                begun = None
+            if body["type"] == "message.delta" and body["message_id"] == begun:
+                body = {**body, "text": body["text"].removeprefix(self.text)}
+            if body.get("text") != "":
+                missing.append(body)
+        return missing
 
 
 async def stored_iterations(pool: Pool, run_id: str) -> tuple[dict[int, StoredIteration], Timing]:
