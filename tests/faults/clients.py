@@ -151,5 +151,6 @@ class Follower:
             self.changed.set()
             if patience is not None and event.type not in ENDS:
                 patience -= 1
-                if patience == 0:
+                # not right after it was told to forget a message: what comes next is that message, and has no id before it
+                if patience <= 0 and event.id is not None:
                     return
