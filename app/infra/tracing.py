@@ -6,22 +6,17 @@ While it is off nothing is measured, wrapped or sent. What is set beside the end
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 from opentelemetry import context, propagate
 from opentelemetry.trace import Tracer, TracerProvider
 
 from app.infra.settings import SettingsError
 
-try:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-    from opentelemetry.sdk.trace import TracerProvider as SdkProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-except ImportError:  # the extra is not installed
-    HAS_SDK = False
-else:
-    HAS_SDK = True
-
+_SDK = (
+    "opentelemetry.sdk.trace", "opentelemetry.sdk.resources", "opentelemetry.sdk.trace.export",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+)  # fmt: skip
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _tracer: Tracer | None = None
 
@@ -31,11 +26,14 @@ def start() -> Callable[[], None] | None:
     named = next((name for name in _ENDPOINTS if os.environ.get(name)), None)
     if named is None or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
-    if not HAS_SDK:
-        raise SettingsError(f"{named} is set, and the extra `rondo[otel]` is not installed")
+    try:
+        # by name, so that a process that sends nothing does not load them
+        sdk, resources, export, otlp = map(import_module, _SDK)
+    except ImportError:
+        raise SettingsError(f"{named} is set, and the extra `rondo[otel]` is not installed") from None
     name = os.environ.get("OTEL_SERVICE_NAME", "rondo")
-    provider = SdkProvider(resource=Resource.create({SERVICE_NAME: name}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider = sdk.TracerProvider(resource=resources.Resource.create({resources.SERVICE_NAME: name}))
+    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
     use(provider)
 
     def stop() -> None:

