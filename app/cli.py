@@ -138,7 +138,7 @@ def _prepared(settings: Settings, *, migrate: bool) -> Settings:
 async def prepare(settings: Settings, *, migrate: bool) -> dict[str, str]:
     if settings.database_url is None:
         raise SettingsError("DATABASE_URL is needed here")
-    database = await connect(settings.database_url)
+    database = await connect(settings.database_url, wait_seconds=settings.database_timeout_seconds)
     try:
         if migrate:
             await migrations.upgrade(database.engine)
@@ -171,12 +171,12 @@ class AnnouncedServer(Server):
 def migrate(settings: Settings) -> int:
     if settings.database_url is None:
         raise SettingsError("DATABASE_URL is needed here (`rondo up` migrates its own)")
-    asyncio.run(prepare_schema(settings.database_url))
+    asyncio.run(prepare_schema(settings.database_url, settings.database_timeout_seconds))
     return 0
 
 
-async def prepare_schema(database_url: str) -> None:
-    database = await connect(database_url)
+async def prepare_schema(database_url: str, wait_seconds: float) -> None:
+    database = await connect(database_url, wait_seconds=wait_seconds)
     try:
         await migrations.upgrade(database.engine)
     finally:

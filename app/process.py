@@ -93,7 +93,8 @@ async def open_process(settings: Settings) -> AsyncIterator[Process]:
             stack.callback(end_tracing)
         reading = asyncio.create_task(asyncio.to_thread(load))  # nobody waits for it before there is something to count
         stack.push_async_callback(_done, reading)
-        database = await connect(settings.database_url, statement_seconds=settings.database_timeout_seconds)
+        patience = settings.database_timeout_seconds
+        database = await connect(settings.database_url, statement_seconds=patience, wait_seconds=patience)
         stack.push_async_callback(database.close)
         redis = redis_client.connect(settings.redis_url, settings.redis_timeout_seconds)
         stack.push_async_callback(redis.aclose)

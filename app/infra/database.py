@@ -4,8 +4,10 @@ A transaction opens and closes at the door (`transaction`), and nobody else comm
 one round trip and one transaction of their own.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Any
 
 import asyncpg
@@ -16,8 +18,13 @@ from sqlalchemy import AsyncAdaptedQueuePool, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from app.infra.reach import is_out_of_reach
+from app.infra.settings import SettingsError
+from app.infra.telemetry import log
+
 _ENGINE_SIZE = 5
 _ENGINE_OVERFLOW = 5
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
 
 class Database:
@@ -44,9 +51,12 @@ class Database:
         await self.engine.dispose()
 
 
-async def connect(database_url: str, *, pool_size: int = 10, statement_seconds: float | None = None) -> Database:
-    """Open both pools. `database_url` is `postgresql://…`; raises what asyncpg raises when nobody answers.
+async def connect(
+    database_url: str, *, pool_size: int = 10, statement_seconds: float | None = None, wait_seconds: float = 0.0
+) -> Database:
+    """Open both pools. `database_url` is `postgresql://…`; raises SettingsError when there is no way in.
 
+    A server that is not there yet, or not any more, is waited for as long as `wait_seconds`: services start in any order.
     A statement that has no answer after `statement_seconds` raises TimeoutError and its connection is not used again: a
     server that stands still, or a network that swallows everything, does not hold up who waits for ever. None: no limit.
     """
@@ -60,17 +70,37 @@ async def connect(database_url: str, *, pool_size: int = 10, statement_seconds: 
         json_deserializer=orjson.loads,
         connect_args=patience,
     )
-    pool = await asyncpg.create_pool(
-        plain_url(database_url),
-        min_size=1,
-        max_size=pool_size,
-        init=_prepare,
-        reset=_nothing,
-        # the statements of a run are planned once: planning them takes longer than running them
-        server_settings={"plan_cache_mode": "force_generic_plan", "jit": "off"},
-        **patience,
-    )
-    return Database(engine, pool)
+
+    async def open_pool() -> Pool:
+        return await asyncpg.create_pool(
+            plain_url(database_url),
+            min_size=1,
+            max_size=pool_size,
+            init=_prepare,
+            reset=_nothing,
+            # the statements of a run are planned once: planning them takes longer than running them
+            server_settings={"plan_cache_mode": "force_generic_plan", "jit": "off"},
+            **patience,
+        )
+
+    return Database(engine, await _reached(open_pool, wait_seconds))
+
+
+async def _reached(open_pool: Callable[[], Awaitable[Pool]], wait_seconds: float) -> Pool:
+    give_up_at, pause = monotonic() + wait_seconds, _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return await open_pool()
+        except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError):
+            raise SettingsError("DATABASE_URL: the server lets nobody in with it") from None
+        except Exception as error:
+            if not is_out_of_reach(error):
+                raise
+            if monotonic() + pause > give_up_at:
+                raise SettingsError(f"DATABASE_URL: no PostgreSQL answers there ({type(error).__name__})") from None
+            log.warning("database_not_there_yet", error=type(error).__name__)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 @asynccontextmanager

@@ -85,6 +85,8 @@ class RunService:
                 if started is not None:
                     return await self._set_going(started, resolved)
             await self._make_room(resolved)
+            if self._supervisor.is_leaving:  # nobody waits here for a run to end: another process will
+                raise Unavailable("This process is going down.", retry_after_seconds=1)
         raise Conflict("The session is too busy to interrupt.", code="run_in_progress")
 
     async def _first(self, connection: Connection, idempotency: Idempotency) -> Started | None:

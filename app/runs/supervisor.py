@@ -79,6 +79,10 @@ class Supervisor:
     def has_room(self) -> bool:
         return not self._draining and len(self._running) + self._reserved < self._max
 
+    @property
+    def is_leaving(self) -> bool:
+        return self._draining
+
     @contextlib.contextmanager
     def place(self, *, newcomer: bool) -> Iterator[bool]:
         """Keep a place for a run that is about to be claimed, so that many at once do not all see the same one as free.

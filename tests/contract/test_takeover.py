@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 
@@ -14,6 +16,7 @@ from app.infra import redis as redis_client
 from app.infra.database import Database
 from app.infra.redis import Line
 from app.infra.settings import Settings
+from app.main import create_app
 from app.request_log import Failures, RequestLog
 from app.runs.recovery import catch_up
 from app.runs.replay import rebuild
@@ -133,6 +136,47 @@ class TestCalledOff:
         assert len(set(call_ids)) == 2
         assert [call_id for kind, call_id in shown if kind == "tool.invoking"] == call_ids
         assert len(search.requests) == 1
+
+
+class TestInterruptOfAProcessThatLeaves:
+    async def test_who_would_interrupt_a_run_that_is_slow_to_end_is_sent_to_another_process(
+        self, settings: Settings, api: Api, test_tools: TestTools, tmp_path: Path
+    ) -> None:
+        gate, hooks = tmp_path / "gate", tmp_path / "hooks.py"
+        hooks.write_text(_HOLDS.format(gate=str(gate)))
+        await test_tools.host(api, "search", {})
+        app = create_app(settings.model_copy(update={"hooks": str(hooks)}))
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://here", timeout=30) as http:
+                there = Api(http, api.key, api.workspace_id)
+                session = await there.new_session()
+                first = await there.run(session, call("search"), "Done", background=True, status=202)
+                async for event in api.follow(f"/v1/runs/{first['id']}/events"):
+                    if event.type == "tool.invoking":
+                        break
+                app.state.process.leave()
+                body = {"input": "Stop.", "script": ["Yes"], "on_conflict": "interrupt"}
+                refused = await there.call("POST", f"/v1/sessions/{session}/runs", body)
+                gate.touch()
+        assert refused.status_code == 503, refused.text
+        assert refused.headers["Retry-After"] == "1"
+        assert (await api.ended(first["id"])).run["status"] == "cancelled"
+        again = await api.post(f"/v1/sessions/{session}/runs", body, 200)
+        assert again["status"] == "completed"
+
+
+_HOLDS = """
+import asyncio, pathlib
+
+async def before_tool(call, run):
+    while not pathlib.Path({gate!r}).exists():
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            pass
+    return call
+"""
 
 
 class TestRequestCutOffByAShutdown:

@@ -31,9 +31,12 @@ class Proxy:
     @classmethod
     async def open(cls, target: int = 0) -> "Proxy":
         proxy = cls(target)
-        proxy._server = await asyncio.start_server(proxy._accept, "127.0.0.1", 0)
-        proxy.port = proxy._server.sockets[0].getsockname()[1]
+        await proxy.listen()
         return proxy
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         assert self._server is not None
