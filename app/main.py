@@ -25,6 +25,7 @@ from app.redaction import endpoints as redaction
 from app.request_log import Failures, RequestLog
 from app.rules import endpoints as rules
 from app.runs import endpoints as runs
+from app.runs import session_endpoints
 from app.sessions import endpoints as sessions
 from app.sources import known_prices
 from app.subscriptions import endpoints as subscriptions
@@ -33,8 +34,9 @@ from app.usage import endpoints as usage
 
 DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tools as signed webhooks."
 ROUTERS = (
-    auth.router, sessions.router, rules.router, memories.router, tools.router, custom_providers.router, runs.router,
-    agents.router, subscriptions.router, usage.router, erasure.router, redaction.router, health.router,
+    auth.router, sessions.router, session_endpoints.router, rules.router, memories.router, tools.router,
+    custom_providers.router, runs.router, agents.router, subscriptions.router, usage.router, erasure.router,
+    redaction.router, health.router,
 )  # fmt: skip
 
 

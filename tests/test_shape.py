@@ -16,7 +16,20 @@ MAX_FILE_LINES = 350
 MAX_FUNCTION_LINES = 60
 EMPTY_WORDS = {"utils", "helpers", "common", "core", "base", "manager"}
 
-WEB = ("main", "web", "problems", "request_log", "*/endpoints", "events/sse", "health", "openapi", "cli", "console/*")
+WEB = (
+    "main",
+    "web",
+    "problems",
+    "request_log",
+    "*/endpoints",
+    "runs/session_endpoints",
+    "runs/dependencies",
+    "events/sse",
+    "health",
+    "openapi",
+    "cli",
+    "console/*",
+)
 TABLES = (
     "*/models",
     "*/repository",
