@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from fastapi import Depends, Query, Request, Response
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from app.idempotency import Idempotency, check_key
@@ -24,18 +24,13 @@ from app.infra.errors import (
     Forbidden,
     Invalid,
     NotFound,
-    TooLarge,
     TooMany,
     Unauthenticated,
-    UnsupportedMediaType,
 )
 from app.infra.telemetry import REFUSALS
 from app.infra.token_bucket import TokenBuckets
-from app.json_door import read_json
 from app.limits import StreamPlace
 from app.scope import Reference, parse_axes
-
-MAX_BODY_BYTES = 4 * 1024 * 1024
 
 Kind = Literal["admin", "service", "client"]
 Can = Literal["read", "run"]
@@ -118,65 +113,6 @@ Starter = Annotated[Caller, callers("service", "client", can="run")]
 Follower = Annotated[Caller, callers("service", "client", in_query=True)]
 
 
-# ---- bodies
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def body(model: type[Model]) -> Any:
-    """The request's body as `model`. Refuses what is too large, no JSON, too deep, or not of that shape."""
-
-    async def read(request: Request) -> Model:
-        value = request.state.body = read_json(await _raw_body(request))
-        try:
-            return model.model_validate(value)
-        except ValidationError as error:
-            raise Invalid(errors=[(place_in(value, item["loc"]), item["msg"]) for item in error.errors()]) from None
-
-    read.body_model = model  # type: ignore[attr-defined]
-    return Depends(read)
-
-
-def place_in(body: Any, loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Where in the body an error is: pydantic's `loc` without the names of the alternatives that it tried there."""
-    for end in range(len(loc), 0, -1):
-        place = _walked(body, loc[:end])
-        if place is not None:
-            return ("body", *place)
-    return ("body",)
-
-
-def _walked(value: Any, steps: tuple[int | str, ...]) -> tuple[int | str, ...] | None:
-    """The steps that lead through the value, the last of them always; None where they do not."""
-    if not steps:
-        return ()
-    step, rest = steps[0], steps[1:]
-    if isinstance(value, dict) and (step in value or not rest):
-        inside = _walked(value.get(step), rest)
-    elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-        inside = _walked(value[step], rest)
-    else:
-        inside = None
-    if inside is not None:
-        return (step, *inside)
-    return _walked(value, rest) if rest else None
-
-
-async def _raw_body(request: Request) -> bytes:
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-        raise TooLarge("A body may have 4 MiB at most.")
-    received = bytearray()
-    async for chunk in request.stream():
-        received += chunk
-        if len(received) > MAX_BODY_BYTES:
-            raise TooLarge("A body may have 4 MiB at most.")
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if received and media_type != "application/json" and not media_type.endswith("+json"):
-        raise UnsupportedMediaType("Content-Type must be application/json.")
-    return bytes(received) or b"{}"
-
-
 # ---- database
 
 
@@ -197,7 +133,12 @@ async def _transaction(request: Request) -> AsyncIterator[AsyncSession]:
 Db = Annotated[AsyncSession, Depends(_transaction, scope="function")]
 """A transaction that is committed before the answer leaves."""
 
-HotDb = Annotated[Pool, Depends(pool)]
+
+async def _hot(request: Request) -> Pool:
+    return pool(request)
+
+
+HotDb = Annotated[Pool, Depends(_hot)]
 """The asyncpg pool, for statements that are a transaction each."""
 
 
@@ -316,7 +257,7 @@ def _as_cursor(value: str) -> str:
     return base64.urlsafe_b64encode(value.encode()).decode().rstrip("=")
 
 
-def _page(
+async def _page(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     after: Annotated[str | None, Query(max_length=200)] = None,
@@ -336,7 +277,9 @@ def _page(
 Paged = Annotated[Page, Depends(_page)]
 
 
-def _axes(tenant: str | None = None, subject: str | None = None, member: str | None = None) -> dict[str, Reference | None]:
+async def _axes(
+    tenant: str | None = None, subject: str | None = None, member: str | None = None
+) -> dict[str, Reference | None]:
     return parse_axes({"tenant": tenant, "subject": subject, "member": member})
 
 

@@ -19,6 +19,7 @@ EMPTY_WORDS = {"utils", "helpers", "common", "core", "base", "manager"}
 WEB = (
     "main",
     "web",
+    "bodies",
     "problems",
     "request_log",
     "*/endpoints",

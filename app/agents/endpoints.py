@@ -21,6 +21,7 @@ from app.agents.shapes import (
     firing_json,
 )
 from app.agents.triggers import Triggered
+from app.bodies import body
 from app.infra.database import Connection, Pool
 from app.infra.errors import Invalid
 from app.redaction.config import kept, shown
@@ -28,12 +29,12 @@ from app.runs import repository as runs
 from app.runs.resolve import check_tools
 from app.runs.shapes import RunRead
 from app.scope import Reference, parse_reference
-from app.web import Caller, Db, HotDb, Idempotent, Paged, Service, body, json_response, listed, pool
+from app.web import Caller, Db, HotDb, Idempotent, Paged, Service, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["agents"])
 
 
-def _service(request: Request) -> AgentService:
+async def _service(request: Request) -> AgentService:
     found: AgentService = request.app.state.agents
     return found
 
@@ -49,7 +50,7 @@ AgentInPath = Annotated[Agent, Depends(_agent)]
 """The agent that the path names. Must stand after the caller."""
 
 
-def _tenant(tenant: Annotated[str | None, Query()] = None) -> Reference | None:
+async def _tenant(tenant: Annotated[str | None, Query()] = None) -> Reference | None:
     try:
         return None if tenant is None else parse_reference(tenant)
     except ValueError:

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Response
 
 from app.auth import repository
 from app.auth.models import KeyCreate, KeyCreated, KeyRead, WorkspaceCreate, WorkspaceRead
+from app.bodies import body
 from app.shapes import Listing
-from app.web import Admin, Db, Idempotent, Paged, body, listed
+from app.web import Admin, Db, Idempotent, Paged, listed
 
 router = APIRouter(prefix="/v1", tags=["workspaces and keys"])
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
+from app.bodies import body
 from app.custom_providers import repository
 from app.custom_providers.models import PROVIDER_NAME, CustomProvider, ProviderPut, ProviderRead, provider_json
 from app.infra.errors import Invalid
@@ -11,7 +12,7 @@ from app.outbound.address_guard import RefusedAddress
 from app.outbound.headers import check_headers
 from app.providers.catalog import BUILT_IN, reserved_option
 from app.shapes import Listing
-from app.web import Db, Paged, Service, body, json_response, listed
+from app.web import Db, Paged, Service, json_response, listed
 
 router = APIRouter(prefix="/v1", tags=["providers"])
 

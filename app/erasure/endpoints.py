@@ -27,7 +27,7 @@ class Exported(BaseModel):
     data: dict[str, list[JsonObject]]
 
 
-def _named(axes: Axes) -> dict[str, Reference | None]:
+async def _named(axes: Axes) -> dict[str, Reference | None]:
     """Raises Invalid where no axis names anything: that would be the whole workspace."""
     if not any(axes.values()):
         places = [(("query", name), "one of the three is needed, as TYPE:ID") for name in ("tenant", "subject", "member")]

@@ -4,11 +4,12 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from app.bodies import body
 from app.infra.database import driver_connection
 from app.memories import by_people, repository
 from app.memories.shapes import FoundMemories, MemoryCreate, MemoryPatch, MemoryRead, MemorySearch, memory_json
 from app.shapes import Listing
-from app.web import Axes, Db, HotDb, Idempotent, Paged, Service, body, json_response, listed, pool
+from app.web import Axes, Db, HotDb, Idempotent, Paged, Service, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["memories"])
 

@@ -5,13 +5,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Response
 
+from app.bodies import body
 from app.infra.errors import Invalid
 from app.redaction import recogniser
 from app.redaction.labels import LONG_TEXT_CHARS, RedactionError
 from app.redaction.redactor import Found, Redactor
 from app.redaction.shapes import PreviewRead, RedactionPreview
 from app.redaction.vault import SessionVault
-from app.web import Service, body, json_response
+from app.web import Service, json_response
 
 router = APIRouter(prefix="/v1", tags=["redaction"])
 

@@ -4,10 +4,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from app.bodies import body
 from app.rules import repository
 from app.rules.models import RuleCreate, RulePatch, RuleRead, rule_json
 from app.shapes import JsonObject, Listing
-from app.web import Axes, Db, Idempotent, Paged, Service, body, database, json_response, listed
+from app.web import Axes, Db, Idempotent, Paged, Service, database, json_response, listed
 
 router = APIRouter(prefix="/v1", tags=["rules"])
 

@@ -16,12 +16,12 @@ from app.sessions.models import Session
 from app.web import Caller, pool
 
 
-def _service(request: Request) -> RunService:
+async def _service(request: Request) -> RunService:
     found: RunService = request.app.state.runs
     return found
 
 
-def _resolver(request: Request) -> Resolver:
+async def _resolver(request: Request) -> Resolver:
     found: Resolver = request.app.state.resolver
     return found
 
@@ -50,7 +50,7 @@ RunInPath = Annotated[Any, Depends(_run)]
 """The run that the path names, if the caller may know of it. Must stand after the caller."""
 
 
-def _asked(
+async def _asked(
     protocol: Annotated[Protocol | None, Query()] = None,
     sdk: Annotated[int | None, Query(description="major version of the client: 5, 6, 7 of ai-sdk; 0, 1 of ag-ui")] = None,
 ) -> Asked:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from app.bodies import body
 from app.events.sse import event_stream
 from app.infra.errors import Forbidden, Invalid, NotFound
 from app.loop.messages import RunStatus
@@ -21,19 +22,7 @@ from app.runs.stored import reply_of
 from app.scope import parse_reference
 from app.sessions import repository as sessions
 from app.shapes import Listing
-from app.web import (
-    Follower,
-    HotDb,
-    Idempotent,
-    Paged,
-    Reader,
-    Service,
-    Starter,
-    Streaming,
-    body,
-    json_response,
-    listed,
-)
+from app.web import Follower, HotDb, Idempotent, Paged, Reader, Service, Starter, Streaming, json_response, listed
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from app.bodies import body
 from app.infra.database import Connection, Pool, in_transaction
 from app.infra.errors import Conflict, Invalid
 from app.memories import distillations
@@ -25,7 +26,7 @@ from app.sessions.history import content_tokens
 from app.sessions.models import Imported, MessagesImport, message_json
 from app.shapes import JsonObject
 from app.tools import repository as tools
-from app.web import HotDb, Idempotent, Service, body, json_response
+from app.web import HotDb, Idempotent, Service, json_response
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["sessions"])
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from app.bodies import body
 from app.infra import clock
 from app.infra.database import Connection, Pool
 from app.infra.errors import Conflict, NotFound
@@ -22,7 +23,7 @@ from app.sessions.models import (
     session_json,
 )
 from app.shapes import Listing
-from app.web import Axes, Caller, Db, HotDb, Idempotent, Paged, Reader, Service, body, json_response, listed, pool
+from app.web import Axes, Caller, Db, HotDb, Idempotent, Paged, Reader, Service, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["sessions"])
 

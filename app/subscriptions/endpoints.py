@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 
+from app.bodies import body
 from app.infra.crypto import Crypto
 from app.infra.database import Connection, Pool
 from app.infra.errors import Invalid
@@ -23,7 +24,7 @@ from app.subscriptions.models import (
     delivery_json,
     subscription_json,
 )
-from app.web import Db, HotDb, Idempotent, Paged, Service, body, database, json_response, listed
+from app.web import Db, HotDb, Idempotent, Paged, Service, database, json_response, listed
 
 router = APIRouter(prefix="/v1", tags=["subscriptions"])
 

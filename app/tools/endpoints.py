@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel
 
+from app.bodies import body
 from app.infra.crypto import Crypto
 from app.infra.errors import Invalid
 from app.outbound.address_guard import AddressGuard, RefusedAddress
@@ -14,7 +15,7 @@ from app.tools import repository
 from app.tools.models import TOOL_NAME, ToolPut, ToolRead, tool_json
 from app.tools.schema import compile_schema
 from app.tools.trial import ToolTrial, TrialRead, try_tool
-from app.web import Db, Idempotent, Paged, Service, body, json_response, listed, pool
+from app.web import Db, Idempotent, Paged, Service, json_response, listed, pool
 
 router = APIRouter(prefix="/v1", tags=["tools"])
 

@@ -33,7 +33,7 @@ def _moment(name: str, text: str) -> datetime:
     return found
 
 
-def _span(
+async def _span(
     start: Annotated[str | None, Query(alias="from", max_length=40)] = None,
     end: Annotated[str | None, Query(alias="to", max_length=40)] = None,
 ) -> Span:
