@@ -79,10 +79,13 @@ class Channel:
 
     def since(self, cursor: int) -> list[Group] | None:
         """The groups after a seq; None when the memory does not reach back so far."""
-        if self._top <= cursor:
-            return []
-        groups = [group for group in self._recent if group.last > cursor]
-        return groups if groups[0].first <= cursor + 1 else None
+        groups: list[Group] = []
+        for group in reversed(self._recent):  # what a follower has not seen yet is nearly always the last one
+            if group.last <= cursor:
+                break
+            groups.append(group)
+        groups.reverse()
+        return groups if not groups or groups[0].first <= cursor + 1 else None
 
     async def wait(self, cursor: int, seconds: float) -> bool:
         """Wait until there is more than `cursor`, or anything else to look at; False when the time is up."""

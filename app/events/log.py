@@ -20,7 +20,7 @@ from redis.exceptions import NoScriptError
 
 from app.events.frames import Group
 from app.events.hub import GONE, WORDS, Channel, Hub, channel_name, decode_group, encode_head
-from app.infra.redis import Line, RedisAway
+from app.infra.redis import Command, Exchange, Line, RedisAway
 from app.infra.telemetry import EVENT_APPENDS, EVENT_LAG_SECONDS, STALE_WRITES_REFUSED, log
 
 _APPEND = """
@@ -83,7 +83,7 @@ class EventLog:
 
     def __init__(self, line: Line, hub: Hub, ttl_seconds: int, room: Room) -> None:
         self.hub, self.line, self.room = hub, line, room
-        self._redis = line.redis
+        self._redis, self._exchange = line.redis, Exchange(line.redis)
         self._ttl_ms = ttl_seconds * 1000
         self._waiting: list[_Append] = []
         self._wake = asyncio.Event()
@@ -96,6 +96,7 @@ class EventLog:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._exchange.close()
 
     def append(self, run_id: str, epoch: int, group: Group) -> "asyncio.Future[bool]":
         """Write a group; done with True when it is in the log, with False when a newer owner is writing it."""
@@ -142,16 +143,12 @@ class EventLog:
             return await self._evaluate(batch)
 
     async def _evaluate(self, batch: list[_Append]) -> list[bytes]:
-        pipeline = self._redis.pipeline(transaction=False)
-        for item in batch:
-            group = item.group
-            arguments: list[Any] = [
-                stream_key(item.run_id), _epoch_key(item.run_id), channel_name(item.run_id),
-                item.epoch, group.last, encode_head(group), group.frames, self._ttl_ms,
-            ]  # fmt: skip
-            pipeline.evalsha(_APPEND_SHA, 3, *arguments)
-        answers: list[bytes] = await self.line.ask(pipeline.execute)
-        return answers
+        commands: list[Command] = [
+            ("EVALSHA", _APPEND_SHA, 3, stream_key(item.run_id), _epoch_key(item.run_id), channel_name(item.run_id),
+             item.epoch, item.group.last, encode_head(item.group), item.group.frames, self._ttl_ms)
+            for item in batch
+        ]  # fmt: skip
+        return await self.line.ask(lambda: self._exchange.send(commands))
 
     def _settle(self, item: _Append, answer: bytes) -> None:
         """`late`: the log has gone on beyond the group, which readers then take from the rows."""

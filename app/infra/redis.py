@@ -5,11 +5,12 @@ the line, and all others then fail at once until a ping, sent every second, is a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
+import hiredis
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError
 
 from app.infra.telemetry import log
 
@@ -27,6 +28,58 @@ def connect(redis_url: str, timeout_seconds: float) -> Redis:
         redis_url, socket_timeout=timeout_seconds, socket_connect_timeout=timeout_seconds, health_check_interval=30
     )
     return client
+
+
+Command = tuple[str | int | float | bytes | memoryview, ...]
+
+
+class Exchange:
+    """A connection for commands that are sent all the time: many go together, packed at once, under one timer.
+
+    redis-py's pipeline looks at the socket, starts a task and sets several timers for each round trip, which costs more than
+    all else that a shown delta does. Commands must not mind being sent twice.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        pool = redis.connection_pool
+        self._timeout_seconds = pool.connection_kwargs.get("socket_timeout")
+        without_timers = {"socket_timeout": None, "health_check_interval": 0}
+        self._connection = pool.connection_class(**{**pool.connection_kwargs, **without_timers})
+
+    async def send(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers. Raises what redis-py raises, the first ResponseError after all answers were read."""
+        packed = b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
+        is_kept = self._connection.is_connected
+        try:
+            return await self._exchange(packed, len(commands))
+        except ConnectionError:
+            if not is_kept:
+                raise
+        return await self._exchange(packed, len(commands))  # the server has closed a connection that was idle for long
+
+    async def close(self) -> None:
+        await self._connection.disconnect(nowait=True)
+
+    async def _exchange(self, packed: bytes, count: int) -> list[Any]:
+        connection = self._connection
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                await connection.connect()  # type: ignore[no-untyped-call]
+                await connection.send_packed_command(packed, check_health=False)
+                answers = [await self._answer() for _ in range(count)]
+        except BaseException:
+            await connection.disconnect(nowait=True)  # an answer that comes later must not be taken for another's
+            raise
+        for answer in answers:
+            if isinstance(answer, ResponseError):
+                raise answer
+        return answers
+
+    async def _answer(self) -> Any:
+        try:
+            return await self._connection.read_response()
+        except ResponseError as error:
+            return error
 
 
 class Line:
