@@ -48,6 +48,9 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
 
+_BUSY_SECONDS = 0.001
+_GATHER_TURNS, _LONGEST_GATHERING_SECONDS = 5, 0.05
+
 _APPEND_SHA = hashlib.sha1(_APPEND.encode(), usedforsecurity=False).hexdigest()
 _READ_COUNT = 200
 
@@ -58,6 +61,18 @@ def stream_key(run_id: str) -> str:
 
 def _epoch_key(run_id: str) -> str:
     return f"rondo:epoch:{{{run_id}}}"
+
+
+async def _gathering() -> None:
+    """Let what is ready now go with it; in a busy process also what comes in some turns of its loop.
+
+    So an idle process shows each delta at once, and one that has more to do than it can shows fewer and longer ones.
+    """
+    since = monotonic()
+    await asyncio.sleep(0)
+    turn_seconds = monotonic() - since
+    if turn_seconds > _BUSY_SECONDS:
+        await asyncio.sleep(min(_GATHER_TURNS * turn_seconds, _LONGEST_GATHERING_SECONDS))
 
 
 @dataclass(slots=True)
@@ -118,6 +133,7 @@ class EventLog:
         while True:
             await self._wake.wait()
             await self.line.until_up()
+            await _gathering()
             self._wake.clear()
             batch, self._waiting = self._waiting, []
             try:
