@@ -14,6 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app import health, openapi
 from app.agents import endpoints as agents
 from app.auth import endpoints as auth
+from app.console import endpoints as console
 from app.custom_providers import endpoints as custom_providers
 from app.erasure import endpoints as erasure
 from app.infra.errors import RondoError
@@ -36,7 +37,7 @@ DESCRIPTION = "Runs LLM tool-calling agents for any backend: REST, SSE, and tool
 ROUTERS = (
     auth.router, sessions.router, session_endpoints.router, rules.router, memories.router, tools.router,
     custom_providers.router, runs.router, agents.router, subscriptions.router, usage.router, erasure.router,
-    redaction.router, health.router,
+    redaction.router, health.router, console.router,
 )  # fmt: skip
 
 
