@@ -1,14 +1,13 @@
-"""The page in a real browser, against the real service. Without a Chromium on this machine it is reported as not run;
-nothing is downloaded for it."""
+"""The page in a real browser, against the real service."""
 
 import json
-import shutil
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests.api import Api, call, calls, wanted
+from tests.e2e.conftest import complaints_of
 from tests.tools_app import TestTools
 
 HOSTILE = (
@@ -16,30 +15,12 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("not run: chromium is not installed here")
-    async with async_playwright() as driver:
-        started = await driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield started
-        await started.close()
-
-
-def is_complaint(said: ConsoleMessage) -> bool:
-    """A status of the API is told there too, and is no fault of the page."""
-    return said.type in ("error", "warning") and not said.text.startswith("Failed to load resource")
-
-
 @pytest.fixture
 async def page(browser: Browser, api: Api, base_url: str) -> AsyncIterator[Page]:
     """Signed in with a key of a new workspace. What the console says of errors or of the policy fails the test."""
     context = await browser.new_context(base_url=base_url)
     opened = await context.new_page()
-    complaints: list[str] = []
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
+    complaints = complaints_of(opened)
     await opened.goto("/console")
     await opened.get_by_label("Service key").fill(api.key)
     await opened.get_by_role("button", name="Sign in").click()
