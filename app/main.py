@@ -21,7 +21,7 @@ from app.infra.errors import RondoError
 from app.infra.settings import Settings
 from app.memories import endpoints as memories
 from app.problems import on_http_exception, on_invalid_parameters, on_rondo_error
-from app.process import Process, open_process
+from app.process import Process, check, open_process
 from app.redaction import endpoints as redaction
 from app.request_log import Failures, RequestLog
 from app.rules import endpoints as rules
@@ -42,7 +42,9 @@ ROUTERS = (
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The API on these settings (`database_url` and `redis_url` given). Refuses to be made with an unguarded route."""
+    """The API on these settings (`database_url` and `redis_url` given). Refuses to be made with an unguarded route; raises
+    SettingsError for a wrong setting."""
+    check(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -8,6 +8,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
+from app.openapi_webhooks import SENT, webhooks
+from app.runs.event_shapes import RunEvent
+
 _PROBLEM = {
     "type": "object",
     "required": ["type", "title", "status", "detail", "code"],
@@ -44,7 +47,11 @@ _STREAM = {
             "properties": {
                 "id": {"type": "string", "description": "where to come back to, by Last-Event-ID"},
                 "event": {"type": "string", "description": "its type"},
-                "data": {"type": "string", "contentMediaType": "application/json"},
+                "data": {
+                    "type": "string",
+                    "contentMediaType": "application/json",
+                    "contentSchema": {"$ref": "#/components/schemas/RunEvent"},
+                },
             },
         }
     }
@@ -66,6 +73,7 @@ def document(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
         return app.openapi_schema
     made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     models = {model for route in routes for model in marks(route.dependant, "body_model")}
+    models |= {RunEvent, *SENT}
     _, definitions = models_json_schema(
         [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)],
         ref_template="#/components/schemas/{model}",
@@ -76,6 +84,7 @@ def document(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
     schemas["Problem"] = _PROBLEM
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
+    made["webhooks"] = webhooks()
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for route in routes:
         if route.include_in_schema:

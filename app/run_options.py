@@ -1,4 +1,4 @@
-"""Any field of a run, as a run's body, a session's or an agent's `config` takes it; contract section 4 tells each."""
+"""Any field of a run, as a run's body, a session's or an agent's `config` takes it."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
@@ -21,6 +21,7 @@ from app.providers.tokens import count_tokens
 from app.redaction.answers import restored
 from app.redaction.config import entries_of
 from app.redaction.restorer import restore
+from app.redaction.shapes import Kind as RedactedKind
 from app.redaction.shapes import RedactionConfig
 from app.rules.block import rules_block
 from app.rules.repository import applying as applying_rules
@@ -50,7 +51,7 @@ def always(settings: Settings) -> Always:
     try:
         RedactionConfig.model_validate({"entities": None if kinds is None else list(kinds)})
     except ValueError:
-        raise SettingsError("RONDO_REDACTION_ENTITIES: kinds like PER,EMAIL are expected") from None
+        raise SettingsError(f"RONDO_REDACTION_ENTITIES: some of {', '.join(get_args(RedactedKind))} are expected") from None
     try:
         entries = () if text is None else entries_of(text)
     except ValueError:

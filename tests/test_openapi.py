@@ -97,6 +97,12 @@ class TestOperations:
         assert set(responses["200"]["content"]) == {"text/event-stream"}
         assert "204" in responses
 
+    def test_what_is_sent_to_others_is_described_with_its_headers(self) -> None:
+        assert set(DOCUMENT["webhooks"]) == {"tool.call", "delivery"}
+        for sent in DOCUMENT["webhooks"].values():
+            named = {parameter["name"] for parameter in sent["post"]["parameters"]}
+            assert {"webhook-id", "webhook-timestamp", "webhook-signature"} <= named
+
     def test_operation_ids_are_unique(self) -> None:
         ids = [operation["operationId"] for methods in DOCUMENT["paths"].values() for operation in methods.values()]
         assert len(ids) == len(set(ids))

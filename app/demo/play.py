@@ -134,7 +134,8 @@ def _start(settings: Settings, stack: ExitStack, stage: Stage) -> tuple[Service,
     taken = f" (port {settings.port} is not free)" if settings.port not in (0, service.port) else ""
     stage.fact("service", f"{service.url}{taken}, ready after {time.monotonic() - started:.1f} s")
     for kind, one in made.items():
-        stage.fact("new key", f"{kind}, shown once: {one}")
+        of = " of the workspace `default` (the demo has its own)" if kind == "service" else ""
+        stage.fact("new key", f"{kind}{of}, shown once: {one}")
     return service, key
 
 

@@ -63,7 +63,7 @@ class Settings(BaseModel):
 
     default_context_window: Annotated[int, Field(ge=200)] = 128_000
 
-    # the history (contract section 3) and memories (section 6)
+    # the history and memories
     history_token_budget: Annotated[int, Field(ge=100, le=2_000_000)] = 8000
     history_keep_recent_turns: Annotated[int, Field(ge=1, le=1000)] = 6
     history_summary_model: Annotated[str, Field(pattern=r"^[^/\s]+/\S+$")] | None = None
@@ -94,7 +94,7 @@ class Settings(BaseModel):
     pending_seconds: Annotated[float, Field(gt=0)] = 86_400.0
     max_tokens_total: Annotated[int, Field(ge=1)] | None = None
 
-    # agents (contract section 7)
+    # agents
     prices: str | None = None
     subscription_failures: Annotated[int, Field(ge=0)] = 20
     subscription_failing_seconds: Annotated[float, Field(ge=0)] = 3600.0

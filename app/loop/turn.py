@@ -13,7 +13,7 @@ from app.loop.tool_calls import denied, execute, shown_to_model, skipped
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of a run; contract section 4 tells each. `empty_streak_hint` None is the built-in one."""
+    """The bounds of a run. `empty_streak_hint` None is the built-in one."""
 
     max_iterations: int = 7
     on_cap: Literal["answer", "stop"] = "answer"

@@ -7,6 +7,7 @@ both), so it is off unless asked for. Nothing is downloaded and nothing leaves t
 import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
+from importlib.util import find_spec
 
 from app.infra.settings import SettingsError
 from app.redaction.detectors import Context, Detector
@@ -25,12 +26,16 @@ _SECONDS, _SECONDS_WITH_MODEL = 2.0, 60.0
 _extra: tuple[Detector, ...] = ()
 
 
+def check() -> None:
+    """Raises SettingsError without the extra."""
+    if find_spec(_PACKAGE) is None:
+        raise SettingsError("RONDO_REDACTION_NAMES is on, and the extra `rondo[ner]` is not installed")
+
+
 def start() -> None:
     """Load the model and look for names from now on. Takes a moment. Raises SettingsError without the extra."""
-    try:
-        package = import_module(_PACKAGE)  # by name, so that a process that does without it does not load it
-    except ImportError:
-        raise SettingsError("RONDO_REDACTION_NAMES is on, and the extra `rondo[ner]` is not installed") from None
+    check()
+    package = import_module(_PACKAGE)  # by name, so that a process that does without it does not load it
     run = package.create_model_runner(package.ModelOptions(threshold=_THRESHOLD))
     run("Warm.")
 

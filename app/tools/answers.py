@@ -18,6 +18,8 @@ from app.loop.tool_calls import unavailable
 from app.outbound.sender import Answer
 from app.tools.refusals import refusal_text
 
+ACCEPTED = 202
+"""A webhook that answers this gives its result later; what else it says is not read."""
 MENDABLE = frozenset({400, 404, 409, 422})
 MAX_EXCERPT_CHARS = 500
 
@@ -34,9 +36,9 @@ _NO_JSON = object()
 def result_of(tool: str, answer: Answer, hidden: Iterable[str] = ()) -> ToolResult:
     """The result of a call that was answered. `hidden`: secrets that were sent and must not come back in an error."""
     status = answer.status
-    if status == 202:
-        return failed(tool, "asynchronous answers are not supported yet", status=status)
     try:
+        if status == ACCEPTED:
+            return ToolResult(None, ToolOutcome.NEUTRAL, status=status)
         if 200 <= status < 300:
             return ToolResult(_value(answer), ToolOutcome.OK, status=status)
         if status in MENDABLE:

@@ -12,12 +12,11 @@ from app.loop.messages import PendingCall, PendingReason, ToolCall, ToolOutcome,
 from app.loop.ports import OfferedTool
 from app.outbound.sender import Sender
 from app.tools import repository
+from app.tools.answers import ACCEPTED
 from app.tools.schema import compiled
 from app.tools.webhook import RunIdentity, WebhookTarget, call_webhook
 
 EMPTY: Mapping[str, Mapping[str, Any]] = {}
-ACCEPTED = 202
-"""A webhook that answers this gives its result later."""
 
 
 class Toolbox:

@@ -14,7 +14,7 @@ from app.loop.turn import Limits
 from app.outbound.sender import Sender
 from app.scope import Reference
 from app.shapes import JsonObject, Shape
-from app.tools.answers import masked
+from app.tools.answers import ACCEPTED, masked
 from app.tools.schema import compiled
 from app.tools.toolbox import target_of
 from app.tools.webhook import RunIdentity, exchange, sent_secrets
@@ -46,7 +46,8 @@ class GotResponse(BaseModel):
 
 
 class TrialRead(BaseModel):
-    """`response` is null where no whole answer came; `cause` then tells why."""
+    """`response` is null where no whole answer came; `cause` then tells why. `outcome` is that of a call, or `waiting` where
+    the webhook accepted it and gives its result later."""
 
     request: SentRequest
     response: GotResponse | None
@@ -80,6 +81,6 @@ async def try_tool(crypto: Crypto, sender: Sender, row: Any, wanted: ToolTrial) 
             "seconds": answer.seconds,
         },
         "result": result.result,
-        "outcome": result.outcome,
+        "outcome": "waiting" if done.result.status == ACCEPTED else result.outcome,
         "cause": result.cause,
     }  # fmt: skip

@@ -59,5 +59,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    print("listening on http://127.0.0.1:9000/weather")
-    ThreadingHTTPServer(("127.0.0.1", 9000), Handler).serve_forever()
+    port = int(os.environ.get("PORT", "9000"))
+    print(f"listening on http://127.0.0.1:{port}/weather")
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()

@@ -77,15 +77,18 @@ async function register(port) {
   }
 }
 
-// the id of the agent `packing`, made if it is not there
+// the id of the agent `order-notes`, made anew or brought to what stands here
 async function agent() {
-  const response = await ask("POST", "/agents", {
-    name: "packing", model: MODEL, system_prompt: "You help the packers. Look at the order, and write a note on it.",
+  const body = {
+    name: "order-notes", model: MODEL, system_prompt: "You help the packers. Look at the order, and write a note on it.",
     event_triggers: ["order.paid"], allowed_tools: Object.keys(TOOLS), debounce_seconds: 0, config: { script: SCRIPT },
-  });
+  };
+  const response = await ask("POST", "/agents", body);
   if (response.status !== 409) return (await answerOf(response)).id;
-  const { data } = await answerOf(await ask("GET", "/agents"));
-  return data.find((one) => one.name === "packing").id;
+  const { data } = await answerOf(await ask("GET", "/agents?limit=200"));
+  const { id } = data.find((one) => one.name === body.name);
+  await answerOf(await ask("PATCH", `/agents/${id}`, body));
+  return id;
 }
 
 // prints what the run does, and comes back where the line was cut; gives the run at its end

@@ -62,19 +62,23 @@ function register(int $port, string $state): void
     file_put_contents("$state/secrets.json", json_encode($secrets));
 }
 
-/** The id of the agent `packing`, made if it is not there. */
+/** The id of the agent `order-notes`, made anew or brought to what stands here. */
 function agent(): string
 {
-    $made = ask('POST', '/agents', [
-        'name' => 'packing', 'model' => MODEL, 'debounce_seconds' => 0, 'config' => ['script' => SCRIPT],
+    $body = [
+        'name' => 'order-notes', 'model' => MODEL, 'debounce_seconds' => 0, 'config' => ['script' => SCRIPT],
         'system_prompt' => 'You help the packers. Look at the order, and write a note on it.',
         'event_triggers' => ['order.paid'], 'allowed_tools' => array_keys(TOOLS),
-    ]);
+    ];
+    $made = ask('POST', '/agents', $body);
     if (($made['code'] ?? '') !== 'agent_exists') {
         return $made['id'];
     }
-    $named = array_filter(ask_or_fail('GET', '/agents')['data'], fn (array $one): bool => $one['name'] === 'packing');
-    return array_values($named)[0]['id'];
+    $known = ask_or_fail('GET', '/agents?limit=200')['data'];
+    $named = array_filter($known, fn (array $one): bool => $one['name'] === $body['name']);
+    $id = array_values($named)[0]['id'];
+    ask_or_fail('PATCH', "/agents/$id", $body);
+    return $id;
 }
 
 /** Prints what the run does, and comes back where the line was cut; gives the run at its end. */

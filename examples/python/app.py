@@ -105,9 +105,9 @@ def register(port: int) -> None:
 
 
 def agent() -> str:
-    """The id of the agent `packing`, made if it is not there."""
+    """The id of the agent `order-notes`, made anew or brought to what stands here."""
     body = {
-        "name": "packing", "model": MODEL,
+        "name": "order-notes", "model": MODEL,
         "system_prompt": "You help the packers. Look at the order, and write a note on it.",
         "event_triggers": ["order.paid"], "allowed_tools": list(TOOLS), "debounce_seconds": 0, "config": {"script": SCRIPT},
     }  # fmt: skip
@@ -117,7 +117,9 @@ def agent() -> str:
     except urllib.error.HTTPError as refused:
         if json.load(refused)["code"] != "agent_exists":
             raise
-        return next(one["id"] for one in ask("GET", "/agents")["data"] if one["name"] == "packing")
+        known: str = next(one["id"] for one in ask("GET", "/agents?limit=200")["data"] if one["name"] == body["name"])
+        ask("PATCH", f"/agents/{known}", body)
+        return known
 
 
 def follow(run_id: str) -> dict[str, Any]:

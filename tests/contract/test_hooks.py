@@ -8,6 +8,7 @@ import pytest
 
 from app.infra.database import Database
 from app.infra.settings import Settings, SettingsError
+from app.main import create_app
 from app.runs.hooks import load_hooks
 from tests.api import Api, call
 from tests.conftest import serving
@@ -124,3 +125,18 @@ class TestLoading:
     def test_one_without_any_hook_stops_the_start(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="defines none"):
             load_hooks(module(tmp_path, "x = 1"))
+
+    @pytest.mark.parametrize(
+        ("setting", "value"),
+        [
+            ("hooks", "no.such.module"),
+            ("prices", "{"),
+            ("redaction_entities", ("NAME",)),
+            ("redaction_dictionary", "x"),
+        ],
+    )
+    def test_a_wrong_one_stops_the_start_before_a_server_is_made(
+        self, settings: Settings, setting: str, value: object
+    ) -> None:
+        with pytest.raises(SettingsError, match=f"RONDO_{setting.upper()}"):
+            create_app(settings.model_copy(update={setting: value}))

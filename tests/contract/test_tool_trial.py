@@ -42,3 +42,9 @@ class TestTrial:
 
     async def test_a_tool_that_is_not_there_is_not_found(self, api: Api) -> None:
         await api.post("/v1/tools/nope/test", {"arguments": {}}, 404)
+
+    async def test_one_that_answers_later_is_told_to_wait(self, api: Api, test_tools: TestTools) -> None:
+        await test_tools.host(api, "search", Reply(202, "soon"))
+        shown = await api.post("/v1/tools/search/test", {"arguments": {}}, 200)
+        assert (shown["outcome"], shown["result"], shown["cause"]) == ("waiting", None, None)
+        assert (shown["response"]["status"], shown["response"]["body"]) == (202, "soon")

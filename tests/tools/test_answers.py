@@ -96,10 +96,9 @@ class TestSuccess:
     def test_brackets_that_are_no_json_are_a_failure_too_since_nobody_can_tell(self) -> None:
         assert read("[" * 100_000).outcome is ToolOutcome.FAILED
 
-    def test_an_asynchronous_answer_is_not_supported_yet(self) -> None:
-        found = read("", 202)
-        assert (found.result, found.outcome, found.status) == (UNAVAILABLE, ToolOutcome.FAILED, 202)
-        assert found.cause == "asynchronous answers are not supported yet"
+    def test_of_an_answer_that_the_result_comes_later_nothing_else_is_read(self) -> None:
+        found = read('{"items": [1]}', 202)
+        assert (found.result, found.outcome, found.status) == (None, ToolOutcome.NEUTRAL, 202)
 
 
 class TestRefusals:
