@@ -1,6 +1,8 @@
 """`GET /metrics`: what is counted, and by what: never by who asked or what for."""
 
 import asyncio
+import contextlib
+import random
 import re
 import socket
 import sys
@@ -93,8 +95,7 @@ class TestStreams:
 
 class TestOfAWorker:
     async def test_it_serves_its_own_where_a_port_is_set(self, settings: Settings, template: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         async with fleet_on(settings, "metrics_worker", template, RONDO_WORKER_METRICS_PORT=str(port)) as fleet:
             worker = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "app.cli", "worker", cwd=REPOSITORY, env=fleet.environment,
@@ -106,6 +107,14 @@ class TestOfAWorker:
             finally:
                 worker.terminate()
                 await asyncio.wait_for(worker.wait(), 60)
+
+
+def free_port() -> int:
+    """One that nobody else is given meanwhile: those are picked from above 32768."""
+    while True:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", random.randrange(20_000, 30_000))) as free:
+            found: int = free.getsockname()[1]
+            return found
 
 
 async def _answered(http: httpx.AsyncClient) -> str:

@@ -301,7 +301,10 @@ class TestAtTheStart:
     def wrong(self) -> dict[str, str]:
         dsn = f"postgresql://planted:{PLANTED['database password']}@127.0.0.1:1/rondo"
         redis_url = f"redis://:{PLANTED['database password']}@127.0.0.1:1/0"
-        return environment(DATABASE_URL=dsn, REDIS_URL=redis_url, RONDO_ENCRYPTION_KEYS=f"k:{ENCRYPTION_KEY}", PORT="0")
+        keys = f"k:{ENCRYPTION_KEY}"
+        return environment(
+            DATABASE_URL=dsn, REDIS_URL=redis_url, RONDO_ENCRYPTION_KEYS=keys, PORT="0", RONDO_DATABASE_TIMEOUT_SECONDS="0.5"
+        )
 
     def test_a_database_out_of_reach_is_told_without_its_password(self, wrong: dict[str, str]) -> None:
         command = [sys.executable, "-m", "app.cli", "serve"]
