@@ -6,6 +6,7 @@ that whoever carries the parent on finds the child again. It ends before its par
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -78,6 +79,8 @@ class AgentTools:
         return result
 
     async def received(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        if call.name in self._agents:
+            result = replace(result, tokens=await self._children.tokens_of(call))
         return await self._inner.received(call, result)
 
 
@@ -117,9 +120,14 @@ class Children:
             return PendingCall(call, PendingReason.ASYNC)
         shown = _result_of(child)
         result = restore_json(shown, await self._service.redactions.reading(child)).value
-        return ToolResult(
-            result, ToolOutcome.ERROR if "error" in result else ToolOutcome.OK, perf_counter() - started, attempts=1
-        )
+        outcome = ToolOutcome.ERROR if "error" in result else ToolOutcome.OK
+        tokens = child["input_tokens"] + child["output_tokens"]
+        return ToolResult(result, outcome, perf_counter() - started, attempts=1, tokens=tokens)
+
+    async def tokens_of(self, call: ToolCall) -> int:
+        """What the run has spent that was started for a call, its own children's included."""
+        query = "SELECT input_tokens + output_tokens FROM runs WHERE id = $1"
+        return await self._pool.fetchval(query, _child_id(call)) or 0
 
     async def _row(self, run: Mapping[str, Any], agent: Agent, call: ToolCall) -> dict[str, Any]:
         known = await runs.known(self._pool, run["workspace_id"])
@@ -130,7 +138,7 @@ class Children:
         request["max_tokens_total"] = await self._budget(run, request["max_tokens_total"])
         request["redaction"] = inherited(request["redaction"], run["request"].get("redaction"))
         return row | {
-            "id": ids.derived(ids.RUN, call.id, "child"),
+            "id": _child_id(call),
             "parent_run_id": run["id"],
             "vault": run["vault"],
             "depth": run["depth"],
@@ -171,6 +179,10 @@ class Children:
             await self._service.cancel(child)
         for child in await self._pool.fetch(_UNHEARD):
             await self.tell_parent(child)
+
+
+def _child_id(call: ToolCall) -> str:
+    return ids.derived(ids.RUN, call.id, "child")
 
 
 def _agent_names(run: Mapping[str, Any]) -> list[str]:

@@ -59,6 +59,8 @@ class _Loop:
         self.messages = list(task.messages)
         self.streak = EmptyStreak(task.limits.empty_streak_after, task.limits.empty_streak_hint or EMPTY_STREAK_HINT)
         self.usage = Usage()
+        self.tokens_elsewhere = 0
+        """Spent on the results of calls, by agents that were used as tools."""
         self.last_text: str | None = None
         self.asked_for_tools = False
         self.nudged = self.mended = False
@@ -81,6 +83,7 @@ class _Loop:
             stopped = await self.answer(iteration, reply, calls, ending)
             if stopped is not None:
                 return stopped
+            ending = ending or (RunFinish.BUDGET if self.spent else None)
         seconds = self.journal.seconds(iteration)
         self.emit(IterationCompleted(iteration, reply.finish_reason, reply.usage.as_dict(), seconds))
         if calls:
@@ -125,7 +128,7 @@ class _Loop:
     def spent(self) -> bool:
         """Whether the budget of tokens is used up, so that the model is not asked again for whatever reason."""
         budget = self.limits.max_tokens_total
-        return budget is not None and self.usage.total_tokens >= budget
+        return budget is not None and self.usage.total_tokens + self.tokens_elsewhere >= budget
 
     async def answer(
         self, iteration: int, reply: Reply, calls: tuple[ToolCall, ...], ending: RunFinish | None
@@ -141,6 +144,7 @@ class _Loop:
         answers = await turn.answers()
         if len(answers) < len(calls):
             return Outcome(RunStatus.WAITING, None, iterations=iteration)
+        self.tokens_elsewhere += sum(answers[call.id].result.tokens for call in calls if call.id not in turn.original)
         self.messages.extend(Message("tool", answers[call.id].content, tool_call_id=call.id) for call in calls)
         return None
 

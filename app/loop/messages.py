@@ -211,7 +211,7 @@ class ToolResult:
     """What came back of a call.
 
     `result` is the tool's own value (JSON), `status` the HTTP status if there was one, `cause` the reason of a failure for
-    log and trace, never for the model.
+    log and trace, never for the model. `tokens` were spent on it by models elsewhere, and count for the run's budget.
     """
 
     result: Any
@@ -220,6 +220,7 @@ class ToolResult:
     attempts: int = 0
     status: int | None = None
     cause: str | None = None
+    tokens: int = 0
 
 
 class PendingReason(StrEnum):

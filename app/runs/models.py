@@ -143,6 +143,7 @@ class RunToolCall(SQLModel, table=True):
     cause: str | None = None
     seconds: float | None = None
     attempts: int | None = None
+    tokens: int | None = Column_(default=None, sa_type=BigInteger)
     sent_at: datetime | None = _time()
     pending_reason: str | None = None
     expires_at: datetime | None = _time()

@@ -66,10 +66,10 @@ WITH owner AS (
 answered AS (
   UPDATE tool_calls SET result = a.result, content = a.content, truncated = a.truncated, outcome = a.outcome,
          hint_streak = a.hint_streak, status = a.status, cause = a.cause, seconds = a.seconds, attempts = a.attempts,
-         answered_at = $5
+         tokens = a.tokens, answered_at = $5
     FROM owner, jsonb_to_recordset($3::jsonb) AS a(
       id text, result jsonb, content text, truncated boolean, outcome text, hint_streak int, status int, cause text,
-      seconds float8, attempts int)
+      seconds float8, attempts int, tokens bigint)
    WHERE tool_calls.id = a.id AND tool_calls.run_id = owner.id AND tool_calls.answered_at IS NULL
   RETURNING tool_calls.id, tool_calls.position, tool_calls.content),
 kept_message AS (

@@ -121,13 +121,15 @@ def answer_row(answered: AnsweredCall) -> dict[str, Any]:
         "cause": result.cause,
         "seconds": result.seconds,
         "attempts": result.attempts,
+        "tokens": result.tokens or None,
     }
 
 
 def answered_of(row: Mapping[str, Any]) -> AnsweredCall:
     result = ToolResult(
-        row["result"], ToolOutcome(row["outcome"]), row["seconds"], row["attempts"], row["status"], row["cause"]
-    )
+        row["result"], ToolOutcome(row["outcome"]), row["seconds"], row["attempts"], row["status"], row["cause"],
+        row["tokens"] or 0,
+    )  # fmt: skip
     return AnsweredCall(call_of(row), result, row["content"], row["truncated"], row["hint_streak"])
 
 

@@ -133,6 +133,26 @@ class TestWhichAreOffered:
         assert (await api.ended(chain[-1])).outcomes == ["unknown"]
 
 
+class TestTheBudget:
+    async def test_what_an_agent_has_spent_counts_for_the_run_that_asked_it(self, api: Api) -> None:
+        await api.new_agent({"text": "Three.", "usage": SPENT})
+        turns = ({**ask(), "usage": {"input_tokens": 1, "output_tokens": 1}}, "never")
+        played = await api.play(*turns, tools=["agent:helper"], max_tokens_total=100)
+        assert (played.run["status"], played.run["finish_reason"]) == ("incomplete", "budget")
+        assert (played.run["iterations"], played.outcomes) == (1, ["neutral"])
+        assert played.types[-2:] == ["iteration.completed", "run.incomplete"]
+
+    async def test_also_where_the_run_had_to_wait_for_it(self, api: Api, test_tools: TestTools) -> None:
+        await test_tools.host(api, "pay", {"ok": True}, requires_approval=True)
+        await api.new_agent({**call("pay"), "usage": SPENT}, {"text": "Paid.", "usage": SPENT}, allowed_tools=["pay"])
+        parent = await api.run(await api.new_session(), ask(), "never", tools=["agent:helper"], max_tokens_total=215)
+        (child,) = await children(api, parent["id"])
+        await api.post(f"/v1/runs/{child['id']}/approvals", {"decisions": [{"call_id": "*", "decision": "approve"}]}, 200)
+        played = await api.ended(parent["id"])
+        assert (played.run["status"], played.run["finish_reason"], played.run["iterations"]) == ("incomplete", "budget", 1)
+        assert played.calls[0]["result"]["output"] == "Paid."
+
+
 class TestEndings:
     async def test_cancelling_the_run_cancels_the_child(self, api: Api, test_tools: TestTools) -> None:
         held = Held()
