@@ -21,6 +21,8 @@ from app.runs.recovery import is_whole, read_shown
 from app.runs.replay import frames_after, rebuild
 
 ROWS_SECONDS = 0.5
+_END_SECONDS, _LOOK_SECONDS = 0.3, 0.02
+"""How long the end of a run is awaited in the log, once it stands in the rows, and how often it is looked for."""
 _RETRY_MILLISECONDS = (100, 1000)
 """After what time a client shall come back, at random, so that not all come at the same moment."""
 
@@ -43,11 +45,19 @@ async def reached(log: EventLog, pool: Pool, row: Any, after: int) -> bool:
 
 
 async def rest(log: EventLog, pool: Pool, row: Any, cursor: int) -> bytes:
-    """All that is left of a finished run's events: from the log where it is whole, else made from the rows."""
+    """All that is left of a finished run's events: from the log where it is whole, else made from the rows.
+
+    What its owner stored a moment ago is about to be in the log: so all readers get the very same bytes.
+    """
     frames: list[bytes] = []
-    at = cursor
+    at, give_up_at = cursor, monotonic() + _END_SECONDS
     try:
-        while groups := await log.read(row["id"], at):
+        while at < row["last_seq"]:
+            groups = await log.read(row["id"], at)
+            if not groups:
+                if monotonic() > give_up_at or not await log.top(row["id"]):
+                    break
+                await asyncio.sleep(_LOOK_SECONDS)
             for group in groups:
                 if group.first > at + 1:
                     return frames_after(await rebuild(pool, row), cursor)

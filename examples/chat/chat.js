@@ -65,3 +65,4 @@ for (const one of (await ask('GET', `/sessions/${chat.session}/messages?limit=20
   line(one.role, one.content)
 }
 if (active) follow(active.id)
+else form.said.disabled = false
