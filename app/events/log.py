@@ -48,7 +48,7 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
 
-_BUSY_SECONDS = 0.001
+_BUSY_SECONDS = 0.002
 _GATHER_TURNS, _LONGEST_GATHERING_SECONDS = 5, 0.05
 
 _APPEND_SHA = hashlib.sha1(_APPEND.encode(), usedforsecurity=False).hexdigest()

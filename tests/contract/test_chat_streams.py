@@ -263,7 +263,7 @@ class TestCutOff:
     async def test_of_a_lost_log_the_message_comes_anew_and_what_was_shown_is_taken_back(
         self, api: Api, settings: Settings, tongue: tuple[str, int]
     ) -> None:
-        script = [{"text": "One two three four.", "chunk_chars": 2, "delay_ms": 5}]
+        script = [{"text": "One two three four.", "chunk_chars": 2, "delay_ms": 40}]
         whole = await started(api, await api.new_session(), script, *tongue)
         run_id = whole.headers["Rondo-Run"]
         await lose_log(settings, run_id)

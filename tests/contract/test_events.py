@@ -102,7 +102,7 @@ class TestFrames:
     async def test_ids_count_from_one_without_a_gap(self, api: Api, test_tools: TestTools) -> None:
         played = await rich(api, test_tools)
         assert [event.id for event in played.events] == list(range(1, len(played.events) + 1))
-        assert len(played.events) > 25
+        assert len(played.events) > 20
 
     async def test_queued_and_started_come_first_and_one_terminal_event_last(self, api: Api, test_tools: TestTools) -> None:
         types = (await rich(api, test_tools)).types
@@ -264,10 +264,10 @@ class TestResuming:
             other = (api, there)[after // 2 % 2]
             return b"".join(seen) + await stream_of(other, run["id"], after, by_query=after % 3 == 0)
 
-        count = len(played.events)
+        count = sum(event.type not in DELTAS for event in played.events)  # deltas may be joined, so these are sure to come
         streams = await asyncio.gather(*(cut(after) for after in range(1, count)))
         whole = await stream_of(api, run["id"])
-        assert len(whole.split(b"\n\n")) == count + 1
+        assert len(whole.split(b"\n\n")) > count
         assert [after for after, stream in enumerate(streams, 1) if stream != whole] == []
 
     async def test_followers_early_and_late_here_and_there_see_the_same_bytes(

@@ -78,7 +78,7 @@ class TestAnAnswer:
         assert played.ending == ("completed", "stop")
         assert played.run["output"] == "Hello María"
         assert played.run["model"] == "openai/gpt-test"
-        assert [event["text"] for event in played.of("message.delta")] == ["Hel", "lo ", "María"]
+        assert "".join(event["text"] for event in played.of("message.delta")) == "Hello María"
         assert played.run["usage"] == {"input_tokens": 12, "output_tokens": 5, "cached_tokens": 0, "reasoning_tokens": 0}
         assert played.model_calls[0]["first_token_seconds"] is not None
 

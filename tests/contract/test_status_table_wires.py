@@ -34,7 +34,7 @@ class TestCompleted:
         session = await wire.api.new_session(system_prompt="Be kind.")
         played = await wire.play({"text": "Hello!", "chunk_chars": 3, "usage": USAGE}, session=session)
         await ended(wire.api, played, "completed", "stop", "Hello!")
-        assert [event["text"] for event in played.of("message.delta")] == ["Hel", "lo!"]
+        assert "".join(event["text"] for event in played.of("message.delta")) == "Hello!"
         assert played.run["usage"] == {**USAGE, "cached_tokens": 0, "reasoning_tokens": 0}
         assert played.run["model"] == wire.format.model
         assert wire.prose() == [("system", "Be kind."), ("user", "Hello")]

@@ -1,21 +1,29 @@
 """A real browser. Without a Chromium on this machine these tests are reported as not run; nothing is downloaded for them."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+expect.set_options(timeout=15_000)
+_PATIENCE_SECONDS = 60
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def browser() -> AsyncIterator[Browser]:
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("not run: chromium is not installed here")
-    async with async_playwright() as driver:
-        started = await driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    driver = await asyncio.wait_for(async_playwright().start(), _PATIENCE_SECONDS)
+    try:
+        launching = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        started = await asyncio.wait_for(launching, _PATIENCE_SECONDS)
         yield started
-        await started.close()
+        await asyncio.wait_for(started.close(), _PATIENCE_SECONDS)
+    finally:
+        await asyncio.wait_for(driver.stop(), _PATIENCE_SECONDS)
 
 
 def complaints_of(page: Page) -> list[str]:
