@@ -38,15 +38,7 @@ from app.runs.resolve import Resolver
 from app.runs.runner import Runner, ToolboxFor
 from app.runs.service import RunService
 from app.runs.supervisor import OnEnd, Supervisor
-from app.sources import (
-    always,
-    delivery_bodies,
-    distil_options_source,
-    known_prices,
-    models_source,
-    prompt_sources,
-    tools_source,
-)
+from app.sources import always, delivery_bodies, distil_options_source, models_source, prompt_sources, tools_source
 from app.subscriptions.delivery import Deliverer
 from app.subscriptions.repository import Pause
 from app.web import Authenticate
@@ -90,7 +82,6 @@ class Process:
 
 def check(settings: Settings) -> None:
     """Raises SettingsError for what would stop a process only when its server has begun to start."""
-    known_prices(settings)
     always(settings)
     if settings.redaction_names:
         recogniser.check()

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,8 +62,9 @@ class Hooks:
         return answer
 
 
+@cache
 def load_hooks(name: str) -> Hooks:
-    """Import the module: a dotted name, or the path of a file. Raises SettingsError when that fails."""
+    """Import the module, once in a process: a dotted name, or the path of a file. Raises SettingsError when that fails."""
     try:
         module = _from_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
     except Exception as error:

@@ -1,10 +1,7 @@
 """`GET /metrics`: what is counted, and by what: never by who asked or what for."""
 
 import asyncio
-import contextlib
-import random
 import re
-import socket
 import sys
 
 import httpx
@@ -15,6 +12,7 @@ from tests.api import Api
 from tests.conftest import serving
 from tests.contract.test_conflicts import SLOW, begin, cancel
 from tests.contract.test_recovery import REPOSITORY, fleet_on, template
+from tests.ports import free_port
 
 __all__ = ["template"]
 
@@ -107,14 +105,6 @@ class TestOfAWorker:
             finally:
                 worker.terminate()
                 await asyncio.wait_for(worker.wait(), 60)
-
-
-def free_port() -> int:
-    """One that nobody else is given meanwhile: those are picked from above 32768."""
-    while True:
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", random.randrange(20_000, 30_000))) as free:
-            found: int = free.getsockname()[1]
-            return found
 
 
 async def _answered(http: httpx.AsyncClient) -> str:

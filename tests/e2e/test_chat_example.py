@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,14 +13,8 @@ from app.infra.settings import Settings
 from tests.api import Api
 from tests.conftest import serving
 from tests.e2e.conftest import complaints_of
+from tests.ports import free_port
 from tests.test_examples import EXAMPLES
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

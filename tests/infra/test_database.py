@@ -1,7 +1,6 @@
 """A start with a database that is not there (yet): services start in any order."""
 
 import asyncio
-import socket
 from urllib.parse import urlsplit
 
 import pytest
@@ -9,13 +8,7 @@ import pytest
 from app.infra.database import connect
 from app.infra.settings import Settings, SettingsError
 from tests.faults.proxy import Proxy
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+from tests.ports import free_port
 
 
 class Late(Proxy):
